@@ -138,11 +138,7 @@ def test_wrong_usage_has_exit_code_2(run: Run, arguments: list[str]) -> None:
         ("gymnast.envs:Calculater", "gymnast.envs has no 'Calculater'; do you mean 'Calculator'?"),
         ("no_such_package.games:Game", "there is no module 'no_such_package.games', neither installed nor in"),
         ("missing.py:Game", "there is no file"),
-        ("guessing_game.py", "guessing_game.py is a file: name the class in it, guessing_game.py:MyEnvironment"),
-        ("run.toml", "run.toml describes a run, which gymnast train takes; this command takes the run's environment"),
-        ("guessing_game.py:Chess", "guessing_game.py has no 'Chess'; do you mean 'Guess'?"),
         ("guessing_game.py:Wordle", "guessing_game.py has no 'Wordle'; it has Broken, Guess, make_rows"),
-        ("guessing_game.py:rows", "guessing_game.py:rows: environment must be an Environment"),
         ("Chess", "an environment is an installed one, a Gymnasium id, file.py:Class or package.module:Class"),
     ],
 )

@@ -117,7 +117,6 @@ def test_unusual_messages_are_exported(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--to", "csv"], "--to takes atif or inspect, got 'csv'"),
         (["--to", "atif", "--step", "7"], "step 7 is not recorded; the steps are 1"),
         (["--to", "inspect", "-o", "log.txt"], "a log of Inspect is a file that ends with .eval or .json, got log.txt"),
     ],

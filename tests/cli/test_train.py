@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import tomllib
 from pathlib import Path
@@ -119,25 +120,11 @@ def test_a_run_file_may_name_several_data_sets_to_evaluate(run: Run, tmp_path: P
     [
         ("model = 'm'", [], "the run has no environment: set it in the file or with --model"),
         ("environment = 'e.py:E'", [], "the run has no model: set it in the file or with --model"),
-        ("learning_rate = 1", [], "a run has no learning_rate, it has environment, model, tasks"),
         ("environment = ", [], "run.toml is not TOML: "),
-        (
-            "environment = 'e.py:E'\nmodel = 'm'\nalgorithm = 'ppo'",
-            [],
-            "algorithm must be one of grpo, rloo, got 'ppo'",
-        ),
         ("environment = 3", [], "run.toml: environment must be a text, got 3"),
         ("tasks = ['rows.json']", [], "run.toml: tasks must be a text, got ['rows.json']"),
-        ("rewards = 'rewards.py:f'", [], 'rewards must be a list of texts such as ["rewards.py:brevity"], got \'re'),
-        (
-            "environment = 'e.py:E'\nmodel = 'm'\nrewards = ['rewards.py']",
-            [],
-            "rewards.py is a file: name the reward function in it, rewards.py:my_reward",
-        ),
         ("options = 3", [], "run.toml: options must be a table, [options], got 3"),
         ("lora = 'yes'", [], "run.toml: lora must be a table, [lora], got 'yes'"),
-        ("eval_tasks = ['rows.json']", [], "run.toml: eval_tasks must be a text, or a table of texts such as"),
-        ("environment = 'e.py:E'\nmodel = 'm'", ["--set", "max_steps"], "--set takes name=value"),
         ("environment = 'e.py:E'\nmodel = 'm'", ["--set", "bf16=False"], "values are those of TOML: write bf16=false"),
     ],
 )
@@ -153,10 +140,6 @@ def test_runs_that_cannot_be_read(run: Run, tmp_path: Path, file: str, arguments
     [
         ("environment: [", "run.yaml is not YAML: while parsing"),
         ("- environment", "run.yaml is not YAML: expected names and values, got list"),
-        (
-            "environment: e.py:E\noptions: [max_steps]",
-            "run.yaml: options must be a table, [options], got ['max_steps']",
-        ),
         ("1: 2", "run.yaml: a run has no 1, it has environment"),
     ],
 )
@@ -188,7 +171,10 @@ def test_an_engine_without_containers_has_no_table(run: Run, tmp_path: Path, mon
         assert run("sandbox", "list") == (0, "this engine has no containers of gymnast\n", "")
 
 
-def test_containers_of_dead_processes_are_listed_and_reaped(run: Run, image: str) -> None:
+def test_containers_of_dead_processes_are_listed_and_reaped(
+    run: Run, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "the-host-of-this-test")  # no other process reaps this host's
     ended = subprocess.Popen(["true"])
     ended.wait()
     dead = labels(3600) | {f"{LABEL}.pid": str(ended.pid)}

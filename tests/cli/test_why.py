@@ -185,10 +185,6 @@ def test_why_for_programs(run: Run, tmp_path: Path) -> None:
     assert found["alarms"] == []
 
 
-def test_a_folder_without_a_run_is_named(run: Run, tmp_path: Path) -> None:
-    assert run("why", "nowhere") == (2, "", "error: there is no folder 'nowhere'; give the output_dir of a training\n")
-
-
 def test_an_option_of_view_that_has_no_effect_is_an_error(run: Run, tmp_path: Path) -> None:
     write_run(tmp_path / "run", metrics=[{"step": 1, "reward": 0.0}])
     for options, message in {

@@ -213,8 +213,6 @@ def test_a_cassette_that_is_recorded_anew_is_read_anew(tmp_path: Path) -> None:
 
 def test_a_wrong_file_is_refused_when_the_environment_is_made(tmp_path: Path) -> None:
     path = tmp_path / "tools.jsonl"
-    with pytest.raises(FileNotFoundError, match=r"there is no cassette .*tools.jsonl: record= writes one"):
-        Disk(replay=path)
     path.write_text('{"cassette": 99}\n')
     for way in ("record", "replay"):
         with pytest.raises(ValueError, match="a cassette of version 99, expected 1: record it again"):

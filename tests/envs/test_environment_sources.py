@@ -124,8 +124,6 @@ async def test_a_factory_must_make_fresh_environments() -> None:
     assert len(failures) == 2
     assert "the environment factory returned the same Probe again" in failures[0].message
     assert one.closed == 1
-    with pytest.raises(TypeError, match=r"the environment factory returned int, not a gymnasium\.Env"):
-        EnvironmentSource.of(lambda: 3).create(specs(1)[0])  # type: ignore[arg-type,return-value]
 
 
 async def test_any_gymnasium_environment_of_messages_is_accepted() -> None:

@@ -54,20 +54,14 @@ def test_names_and_weights_are_checked() -> None:
     def environment(completions: list[Any]) -> list[float]:
         return [1.0]
 
-    with pytest.raises(ValueError, match=r"distinct names, none of them 'environment', got \['one', 'one'\]"):
-        Rewards([one, one])
     with pytest.raises(ValueError, match=r"got \['partial', 'partial'\]; set `__name__` of a function"):
         Rewards([partial(one), partial(one)])
     with pytest.raises(ValueError, match=r"distinct names, none of them 'environment', got \['environment'\]"):
         Rewards([environment])
-    with pytest.raises(ValueError, match="got 2 reward functions and 1 reward_weights"):
-        Rewards([one, by_answer], [1.0])
     with pytest.raises(ValueError, match="reward_weights must be finite"):
         Rewards([one], [math.nan])
     with pytest.raises(ValueError, match="reward_timeout must be positive or None, got 0"):
         Rewards([one], timeout=0)
-    with pytest.raises(TypeError, match="a reward function must be callable, got str"):
-        Rewards(["one"])  # type: ignore[list-item]
 
 
 # --- JMESPath ---------------------------------------------------------------------------------------------------

@@ -296,16 +296,11 @@ def test_cancelling_a_player_leaves_the_others_alone(tmp_path: Path) -> None:
     assert [each.failure for each in player.play([row], count=1)] == [None]
 
 
-def test_wrong_kinds_of_limits_rows_and_scripts_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"limits must be EpisodeLimits\(\.\.\.\), got dict"):
-        RolloutEngine(Calculator(), ScriptedPolicy([]), limits={"max_turns": 3})  # type: ignore[arg-type]
+def test_wrong_kinds_of_rows_are_refused() -> None:
     with pytest.raises(TypeError, match="the row of task-1 must be a mapping, got int: 3"):
         RolloutEngine(Calculator(), ScriptedPolicy([])).play([ROW, 3])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"expected a list of rows, got one row: .*; write \[row\] for a single row"):
         RolloutEngine(Calculator(), ScriptedPolicy([])).play({"question": "What?", "answer": 1})  # type: ignore[arg-type]
-    for script in ("hello", ANSWER):
-        with pytest.raises(TypeError, match=r"a script is a list .*, got one answer.*write \[answer\]"):
-            ScriptedPolicy(script)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("policy", ["policy", None, ScriptedPolicy])

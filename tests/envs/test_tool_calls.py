@@ -79,8 +79,6 @@ async def test_only_neighbouring_calls_of_parallel_tools_run_at_the_same_time() 
     result, _ = await step(environment_of(search, write), *((name, {"name": which}) for name, which in calls))
     assert [message.get("content") for message in result.messages] == ["a", "b", "c", "d", "e"]
     assert seen == [{"a", "b"}, {"b"}, {"c"}, {"d"}, {"e"}]
-    with pytest.raises(ValueError, match="both final and parallel"):
-        tool(final=True, parallel=True)
 
 
 async def test_parallel_calls_run_side_by_side_and_answer_in_order() -> None:

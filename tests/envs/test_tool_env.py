@@ -49,23 +49,6 @@ async def test_reset_task_may_block_or_be_asynchronous() -> None:
     assert messages[0].get("content") == "c"
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (None, r"Wrong\.reset_task\(\) must give a list of messages, got NoneType"),
-        ("hello", r"Wrong\.reset_task\(\) must give a list of messages, got str: 'hello'"),
-        ([{"role": "robot"}], r"Wrong\.reset_task\(\) gave a wrong message at place 0: 'role' must be one of"),
-    ],
-)
-def test_wrong_first_messages_are_refused(value: Any, message: str) -> None:
-    class Wrong(ToolEnv):
-        def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
-            return value
-
-    with pytest.raises(ValueError, match=message):
-        begin(Wrong())
-
-
 def test_a_step_needs_an_episode() -> None:
     environment = Calculator()
     with pytest.raises(RuntimeError, match=r"Calculator has no episode to step in: call reset\(\) first"):

@@ -101,9 +101,6 @@ async def test_modules_can_be_preloaded_even_one_that_prints(image: str) -> None
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"memory": "32m"}, "at least 64m"),
-        ({"pids": 3}, "at least 16"),
-        ({"workspace": "500m"}, r"workspace \+ tmp \+ shm = 500m \+ 64m \+ 16m must be at most half of memory=512m"),
         ({"max_output": 10}, "from 1k to 16m"),
         ({"max_file": "65m"}, "at most 64m"),
     ],
@@ -118,15 +115,12 @@ def test_limits_are_checked(limits: dict[str, float], message: str) -> None:
     [
         ({"network": ""}, ValueError, "network='' would be the engine's bridge"),
         ({"network": "default"}, ValueError, "network='default' would be the engine's bridge"),
-        ({"network": None}, TypeError, "network must be a name, 'none' for no network, got None"),
         ({"network": "host"}, ValueError, "another network namespace"),
         ({"network": "container:any"}, ValueError, "another network namespace"),
         ({"image": ""}, ValueError, "image must name an image, .* got ''"),
         ({"image": "./img"}, ValueError, r"is a folder: .* give it as a Path, image=Path\('./img'\)"),
-        ({"image": None}, TypeError, "image must be a name, or a Dockerfile's folder as a Path, got None"),
         ({"pull": "always"}, ValueError, "pull='always' is for images from a registry, and .* on this machine"),
         ({"image": Path("folder"), "pull": "never"}, ValueError, "from a registry, and 'folder' is made on this"),
-        ({"pull": "sometimes"}, ValueError, "pull must be 'never', 'missing' or 'always', got 'sometimes'"),
     ],
 )
 def test_impossible_options(options: dict[str, Any], kind: type[Exception], message: str) -> None:

@@ -26,13 +26,10 @@ OF_CODE = ("docker", "local")
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({"env": {"N": 3}}, TypeError, "both of them str, got 'N': 3"),
         ({"env": {3: "N"}}, TypeError, "both of them str, got 3: 'N'"),
         ({"env": {"": "x"}}, ValueError, "a name in env is not empty .* got ''"),
-        ({"env": {"A=B": "x"}}, ValueError, "a name in env .* got 'A=B'"),
         ({"env": {"A\0": "x"}}, ValueError, "a name in env .* got 'A"),
         ({"env": {"A": "x\0"}}, ValueError, r"env\['A'\] holds a NUL"),
-        ({"preload": "numpy"}, TypeError, "a list of modules' names, .* got 'numpy'"),
         ({"preload": [3]}, TypeError, r"a list of modules' names, .* got \[3\]"),
         ({"preload": ["numpy", "import os"]}, ValueError, "got 'import os'"),
         ({"start_timeout": 0}, ValueError, "start_timeout must be a positive number"),

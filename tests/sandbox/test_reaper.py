@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,6 +15,12 @@ from gymnast.sandbox.docker.options import BoxOptions, container_config
 
 from .boxes import LIMITS
 from .counterfeit import EngineAnswers, counterfeit
+
+
+@pytest.fixture(autouse=True)
+def no_other_process_reaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this process a host name of its own: other processes, which reap too, leave the containers of another host."""
+    monkeypatch.setattr(platform, "node", lambda: "the-host-of-this-test")
 
 
 async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: str, engine: Engine) -> None:

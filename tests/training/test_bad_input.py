@@ -24,16 +24,6 @@ from gymnast.trainer.setup.startup_checks import load_tokenizer
 
 from .buttons import ROWS, Buttons, config, make_trainer, model, tokenizer
 
-# Environments.
-
-
-@pytest.mark.parametrize(
-    "wrong", [42, object(), {}, [Buttons], {"a": 42}], ids=["int", "object", "empty", "list", "dict"]
-)
-def test_an_environment_of_the_wrong_kind(wrong: Any, silent: Any, tmp_path: Path) -> None:
-    with pytest.raises((TypeError, ValueError), match=r"environment must be an Environment.*got|empty dict"):
-        make_trainer(tmp_path, environment=wrong, generator=silent)
-
 
 def look() -> str:
     """Look again."""
@@ -51,9 +41,7 @@ def look() -> str:
             r"row 0 of train_dataset: MissingColumnError: the row has no column 'good'; it has \['bad'\] "
             r"\(File .*reset_task\)$",
         ),
-        ([], "train_dataset has no rows"),
         ([{"good": "left"}, 5], "row 1 of train_dataset must be a mapping, got int"),
-        ({"good": ["left"]}, "train_dataset must be a sequence of rows.*got dict"),
         (iter([{"good": "left"}]), "train_dataset must be a sequence of rows.*got list_iterator"),
         ("left", "train_dataset must be a sequence of rows.*got str"),
     ],

@@ -18,10 +18,8 @@ from .buttons import ROWS, Buttons, config, model
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_generations": 1}, "num_generations must be at least 2.*, got 1"),
         ({"num_generations": 3}, "= 8 episodes.*not a multiple of num_generations=3"),
         ({"generation_batch_size": 12}, "generation_batch_size=12.*= 8"),
-        ({"loss_type": "gpro"}, "loss_type must be one of grpo, bnpo, dr_grpo, dapo, .*, got 'gpro'"),
         (
             {"steps_per_generation": 3, "generation_batch_size": 16},
             "steps_per_generation=3 and generation_batch_size=16",
@@ -50,7 +48,6 @@ from .buttons import ROWS, Buttons, config, model
         ({"overlong_buffer": 4, "overlong_penalty": 0.0}, "overlong_buffer=4 needs a penalty, and overlong_penalty=0"),
         ({"overlong_buffer": 65}, "overlong_buffer=65 needs to be at most max_completion_length=64"),
         ({"overlong_penalty": 2.0}, "overlong_penalty=2.0 needs overlong_buffer"),
-        ({"temperature": 0.0}, "temperature must be positive"),
         ({"epsilon": 1.5}, r"epsilon must be in \[0, 1\), got 1.5"),
         ({"delta": 1.1}, "delta=1.1 needs to be above 1 .*epsilon_high"),
         ({"delta": float("nan")}, "delta must be positive, got nan"),
@@ -68,7 +65,6 @@ from .buttons import ROWS, Buttons, config, model
         ({"stall_warning": 0.0}, "stall_warning must be positive, got 0.0"),
         ({"on_nonfinite": "ignore"}, "on_nonfinite must be one of skip, stop, got 'ignore'"),
         ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint=True cannot work here: SIGTERM saves a checkpoint"),
-        ({"on_failure": "ignore"}, r"on_failure must be 'drop', 'retry\(n\)'.*'ignore'"),
         ({"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0"),
         ({"remove_unused_columns": True}, "remove_unused_columns"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size"),
@@ -115,7 +111,6 @@ def test_impossible_options(options: dict[str, Any], message: str, tmp_path: Pat
     ("options", "message"),
     [
         ({"max_completion_length": 12.5}, "max_completion_length must be of type int, got float: 12.5"),
-        ({"learning_rate": "1e-6"}, "learning_rate must be of type float, got str: '1e-6'"),
         ({"per_device_batch_size": 4}, r"'per_device_batch_size' \(it is called per_device_train_batch_size\)"),
         ({"truncated": True}, "truncated must be 'teach', 'mask', 'leave', or a dict such as .*got True"),
         ({"mask_truncated_completions": True}, r"'mask_truncated_completions' \(give truncated='mask'"),
@@ -133,11 +128,9 @@ def test_names_and_types_of_options(options: dict[str, Any], message: str, tmp_p
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("tools", "environment="),
         ("ref_model", "as it was at the start, which sync_ref_model=True moves, or its adapter named 'ref'; another "),
         ("reward_func", "did you mean 'reward_funcs'"),
         ("reward_weights", r"it is an option: args=GRPOConfig\(reward_weights=\.\.\.\)"),
-        ("max_steps", r"args=GRPOConfig\(max_steps="),
     ],
 )
 def test_arguments_of_trl(name: str, hint: str, tmp_path: Path) -> None:
@@ -150,8 +143,6 @@ def test_arguments_of_trl_without_an_environment() -> None:
     agent: Any = model()
     with pytest.raises(TypeError, match=r"GRPOTrainer has no 'environment_factory' \(pass environment="):
         GRPOTrainer(agent, environment_factory=Buttons)
-    with pytest.raises(TypeError, match=r"'enviroment' \(did you mean 'environment'\?\)"):
-        GRPOTrainer(agent, enviroment=Buttons())
     with pytest.raises(TypeError, match=r"GRPOTrainer needs environment="):
         GRPOTrainer(agent, train_dataset=ROWS)
 
@@ -180,7 +171,6 @@ def test_a_scheduler_that_follows_a_metric_waits_for_a_higher_reward(scheduler: 
         ({"use_cache": True}, ["use_cache (generation always has the cache"]),
         ({"accelerator_config": {"non_blocking": True}}, ["accelerator_config.non_blocking"]),
         ({"resume_from_checkpoint": "runs/x"}, ["call trainer.train(resume_from_checkpoint=...)"]),
-        ({"do_train": True, "do_eval": True}, ["do_train", "do_eval"]),
     ],
 )
 def test_options_without_effect_are_named(options: dict[str, Any], names: list[str], tmp_path: Path) -> None:

@@ -12,29 +12,6 @@ from gymnast.envs import ToolEnv, tool
 from .buttons import make_trainer
 
 
-def takes_unknown(completions: Any, solution: Any) -> list[float]:
-    return []
-
-
-def fine(completions: Any) -> list[float]:
-    return [0.0] * len(completions)
-
-
-@pytest.mark.parametrize(
-    ("functions", "options", "message"),
-    [
-        ([takes_unknown], {}, r"'takes_unknown' requires \['solution'\]"),
-        ([], {"reward_weights": [1.0]}, "0 reward functions and 1 reward_weights"),
-        (["fine"], {}, "'fine' is the name of no reward model.*or a function"),
-    ],
-)
-def test_reward_functions_of_the_wrong_shape(
-    functions: Any, options: Any, message: str, silent: Any, tmp_path: Path
-) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        make_trainer(tmp_path, reward_funcs=functions, generator=silent, **options)
-
-
 def test_max_rl_names_the_task_of_a_negative_reward(tmp_path: Path) -> None:
     def negative(completions: Any) -> list[float]:
         return [-2.0] * len(completions)
