@@ -19,7 +19,7 @@ from .counterfeit import EngineAnswers, counterfeit
 
 @pytest.fixture(autouse=True)
 def no_other_process_reaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give this process a host name of its own: other processes, which reap too, leave the containers of another host."""
+    """Give this process its own host name: other processes reap too, but not the containers of another host."""
     monkeypatch.setattr(platform, "node", lambda: "the-host-of-this-test")
 
 
