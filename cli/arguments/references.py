@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from ...envs.installed import installed_environments
 from ..terminal.exits import CommandError
 from .run_file import ENDINGS as RUN_FILES
 
@@ -29,7 +30,8 @@ def load_environment(reference: str) -> EnvironmentLike:
             f"such as file.py:MyEnvironment"
         )
     if ":" not in reference and (Path(reference).suffix or Path(reference).is_dir()):
-        near = difflib.get_close_matches(reference, [path.name for path in Path().iterdir()], n=1)
+        known = [*(entry.name for entry in installed_environments()), *(path.name for path in Path().iterdir())]
+        near = difflib.get_close_matches(reference, [name for name in known if name != reference], n=1)
         raise CommandError(
             f"{reference} is neither an environment, such as file.py:MyEnvironment, nor a run file, whose name ends "
             f"with {', '.join(RUN_FILES)}{f'; do you mean {near[0]!r}?' if near else ''}"

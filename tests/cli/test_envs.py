@@ -49,7 +49,8 @@ def test_a_name_is_an_environment_everywhere(run: Run, guess: Path) -> None:
     [episode] = RolloutEngine("guess-it", ScriptedPolicy([tool_call("final_answer", number=3)])).play([{"secret": 3}])
     assert episode.reward == 1.0
     assert run("play", "guess-it", "--policy", "guess_it:oracle").code == 0
-    assert "near names are 'guess-it'" in run("play", "guess_it").err
+    assert "near names are 'guess-it'" in run("play", "guess_is").err
+    assert "do you mean 'guess-it'?" in run("play", "guess_it").err  # the name of a folder here
 
 
 def test_a_name_that_two_packages_offer_is_refused(run: Run, guess: Path) -> None:

@@ -199,7 +199,7 @@ def test_the_generator_sleeps_after_an_evaluation_outside_a_training(tmp_path: P
 
 
 def test_a_staleness_longer_than_the_training_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    make_trainer(tmp_path, generator=sometimes_failing(), max_staleness=1000, max_steps=2).train()
+    make_trainer(tmp_path, generator=sometimes_failing(), max_staleness=1000, max_steps=-1, num_train_epochs=1).train()
     [message] = [each.getMessage() for each in caplog.records if "max_staleness" in each.getMessage()]
     assert message.startswith("max_staleness=1000 is more than the 2 steps of this training")
 
