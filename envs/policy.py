@@ -12,7 +12,7 @@ import inspect
 import itertools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Never, Protocol
 
 from .core import ConfigurationError, Message, StopReason, ToolSchema, text_of
 from .episode import EpisodeSpec
@@ -104,8 +104,14 @@ def text_before(text: str, stop: Sequence[str], start: int = 0) -> str:
     return text[: min((place for end in stop if (place := text.find(end, start)) >= 0), default=len(text))]
 
 
-def tool_call(name: str, /, **arguments: Any) -> Message:
-    """Return an assistant message that calls one tool: `tool_call("add", a=1, b=2)`."""
+def tool_call(name: str, /, *unnamed: Never, **arguments: Any) -> Message:
+    """Return an assistant message that calls one tool: `tool_call("add", a=1, b=2)`.
+
+    Raises:
+        TypeError: an argument has no name.
+    """
+    if unnamed:
+        raise TypeError(f"tool_call({name!r}, ...) takes arguments by name, such as a=1, or **dict, got {unnamed[0]!r}")
     return tool_calls((name, arguments))
 
 
@@ -143,6 +149,8 @@ class ScriptedPolicy:
     def __init__(self, script: Script, *, delay: float = 0.0) -> None:
         if isinstance(script, str | Mapping):
             raise TypeError(f"a script is a list of answers or a function, got one answer: {script!r}; write [answer]")
+        if isinstance(script, type):
+            raise TypeError(f"a script is a list of answers or a function, got the class {script.__name__}")
         for place, answer in enumerate(() if callable(script) else script):
             if not isinstance(answer, str) and (not isinstance(answer, Mapping) or "role" not in answer):
                 raise TypeError(

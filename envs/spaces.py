@@ -20,7 +20,7 @@ checked_action: ContextVar[Any] = ContextVar("gymnast_checked_action", default=N
 def message_error(message: Any) -> str | None:
     """Return the error in a chat message, as one clause; None if it is well formed."""
     if not isinstance(message, MAPPING):
-        return f"a message is a mapping, got {type(message).__name__}"
+        return f"a message is a mapping such as {{'role': 'user', 'content': '...'}}, got {type(message).__name__}"
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
         return f"'role' must be one of {sorted(ROLES)}, got {role!r}"
@@ -65,7 +65,8 @@ def check_messages(messages: Any, source: str) -> None:
     for index, message in enumerate(messages):
         clause = message_error(message)
         if clause is not None:
-            raise ValueError(f"{source} gave a wrong message at place {index}: {clause}")
+            alone = "; give the messages alone, without info" if isinstance(message, list | tuple) else ""
+            raise ValueError(f"{source} gave a wrong message at place {index}: {clause}{alone}")
 
 
 class MessageSpace(Space[Any]):

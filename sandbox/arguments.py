@@ -12,6 +12,8 @@ _PAGE = 4096  # bytes; some machines have larger ones
 
 def checked_environment(env: Mapping[str, str] | None) -> dict[str, str]:
     """Return the environment as a dict; TypeError or ValueError if it cannot be that of a process."""
+    if not isinstance(env, Mapping | None):
+        raise TypeError(f"env maps names to values, such as {{'LANG': 'C'}}, got {env!r}")
     for name, value in (env or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"env maps names to values, both of them str, got {name!r}: {value!r}")
@@ -38,6 +40,8 @@ def checked_files(files: Mapping[str, bytes | str] | None, limits: Limits) -> di
     TypeError or ValueError if they are no files of a workspace, or larger than `Limits.max_file` or, all together, than
     `Limits.workspace`.
     """
+    if not isinstance(files, Mapping | None):
+        raise TypeError(f"files maps paths to data, such as {{'data.csv': 'a,b'}}, got {files!r}")
     limit = size_of(limits.max_file)
     checked: dict[str, bytes] = {}
     for path, data in (files or {}).items():

@@ -58,9 +58,10 @@ def load_policy(reference: str) -> Policy:
     from ...envs.policy import ScriptedPolicy
 
     script = load_object(reference, "a policy")
-    if hasattr(script, "begin"):
+    is_class = isinstance(script, type)
+    if hasattr(script, "begin") and not is_class:
         return script
-    if not (callable(script) or isinstance(script, list | tuple)):
+    if is_class or not (callable(script) or isinstance(script, list | tuple)):
         raise CommandError(
             f"{reference} must be a list of answers, a function that answers, or a Policy; got {script!r}"
         )

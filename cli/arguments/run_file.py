@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import typer
+
 from ..terminal.exits import CommandError, explained
 
 ALGORITHMS = ("grpo", "rloo")
@@ -152,6 +154,13 @@ def parse_setting(text: str) -> tuple[str, Any]:
         if value in ("True", "False"):  # as a text, both would switch the option on
             raise CommandError(f"values are those of TOML: write {name}={value.lower()}, got {text!r}") from None
         return name, value
+
+
+def check_settings(context: typer.Context, settings: list[str] | None) -> list[str] | None:
+    """Refuse an option without a value, as in `--set max_steps 3`, of which typer would only refuse the 3."""
+    if not context.resilient_parsing:  # the shell completes a setting that is not whole
+        list(map(parse_setting, settings or ()))
+    return settings
 
 
 def to_yaml(run: RunFile, folder: Path) -> str:

@@ -36,7 +36,8 @@ def init(name: Annotated[Path, typer.Argument(help="The folder to make.")]) -> N
     for path in paths:
         (name / path).parent.mkdir(parents=True, exist_ok=True)
         (name / path).write_text(files[path])
-    typer.echo(f"made {name}/ with {', '.join(paths)}\nnext: cd {name}, then pip install pytest && pytest")
+    enter = "" if name.samefile(".") else f"cd {name}, then "
+    typer.echo(f"made {name}/ with {', '.join(paths)}\nnext: {enter}pip install pytest && pytest")
 
 
 def _template() -> Traversable:

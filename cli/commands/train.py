@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..arguments.run_file import check_settings
 from ..terminal import completions
 from ..terminal.exits import INTERRUPTED, CommandError
 from ..terminal.options import AsJSON, Tasks
@@ -35,6 +36,7 @@ def train(
             "--set",
             metavar="NAME=VALUE",
             help="An option of the training, such as max_steps=100; repeatable.",
+            callback=check_settings,
             autocompletion=completions.settings,
         ),
     ] = None,

@@ -7,8 +7,11 @@ that it sets after the end of that step is ignored.
 
 from __future__ import annotations
 
+import difflib
+import warnings
 from collections.abc import Coroutine
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, TypeVar
 
 from ..core import ConfigurationError, Environment
@@ -20,6 +23,15 @@ Result = TypeVar("Result")
 _running: ContextVar[tuple[Any, object]] = ContextVar("gymnast_running_step", default=(None, None))
 
 
+STEP = ("reward", "terminated", "truncated")
+
+
+@cache  # attributes are set in every step
+def _nearly(name: str) -> str | None:
+    near = difflib.get_close_matches(name, STEP, n=1, cutoff=0.9)  # rewards, terminate, truncate
+    return near[0] if near and not name.startswith("_") else None
+
+
 class StepReward(Environment):
     """An environment with `reward`, `terminated` and `truncated` of a step, which a tool that is late cannot set."""
 
@@ -29,8 +41,12 @@ class StepReward(Environment):
     current_step: object | None = None  # the identity of the step that is running; None between steps
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; a ConfigurationError if it is a `reward` that is no number, or outside a step."""
-        if name in ("reward", "terminated", "truncated"):
+        """Set an attribute, and warn of a number whose name is nearly `reward`, `terminated` or `truncated`.
+
+        Raises:
+            ConfigurationError: it is a `reward` that is no number, or outside a step; or `metrics` that are no dict.
+        """
+        if name in STEP:
             value = self._checked_reward(value) if name == "reward" else bool(value)
             environment, step = _running.get()
             if environment is self and step is not self.current_step:
@@ -40,6 +56,15 @@ class StepReward(Environment):
                     f"{type(self).__name__}: self.reward is the reward of a step, so set it in a tool or in reply(); "
                     f"grade() returns the reward that it gives"
                 )
+        elif name in ("metrics", "report") and not isinstance(value, dict):
+            kind = type(value).__name__
+            raise ConfigurationError(f"{type(self).__name__}: self.{name} must be a dict, got {kind}: {value!r}")
+        elif isinstance(value, (int, float)) and (meant := _nearly(name)):
+            warnings.warn(
+                f"{type(self).__name__}: self.{name} = {value!r} has no effect: did you mean self.{meant}? Give an "
+                f"attribute of yours a name that is less like it",
+                stacklevel=2,
+            )
         super().__setattr__(name, value)
 
     def _checked_reward(self, value: Any) -> float:

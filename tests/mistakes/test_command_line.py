@@ -27,6 +27,7 @@ rows = [{"question": "a"}, {"question": "b"}]
     "sub/there.py": "",
     "some-model/config.json": "{}",
     "empty/README": "",
+    "run/model/config.json": "{}",
     "old.jsonl": "{}\n",
     "bad.jsonl": '{"a": 1}\n{"a": \n',
 }
@@ -38,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newcomer's folder, in which the commands run."""
     for name, text in FILES.items():
         path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -67,11 +68,13 @@ def check_command(command: str, expected: tuple[str, ...], capsys: pytest.Captur
     ("train game.py:Game --model empty --tasks game.py:rows", "the folder empty has no config.json"),
     ("train game.py:Game --model some-modell --tasks game.py:rows", "no folder 'some-modell'", "mean 'some-model'"),
     ("train game.py:Game --model a --tasks game.py:rows --algorithm ppo", "must be one of grpo, rloo, got 'ppo'"),
-    ("train game.py:Game --model a --tasks game.py:rows --set max_steps", "--set takes name=value", "got 'max_steps'"),
     ("train game.py:Game --model a --tasks game.py:rows --set max_step=1", "did you mean 'max_steps'"),
     ("train game.py:Game --model a --tasks game.py:rows --set max_steps=ten", "of type int, got str: 'ten'"),
     ("train game.py:Game --model a --tasks game.py:rows --set bf16=False", "write bf16=false"),
     ("train game.py:Game --model a", "Game has no task", "--tasks"),
+    ("train game.py:Game --model a --set max_steps 3", "--set takes name=value", "got 'max_steps'"),
+    ("eval game.py:Game --tasks game.py:rows --model run", "the folder run has no config.json", "run/model has one"),
+    ("eval game.py:Game --tasks game.py:rows --policy game.py:Game", "a function that answers", "game.Game"),
     ("eval game.py:Game --tasks game.py:rows", "give --model NAME", "--policy SCRIPT"),
     ("eval game.py:Game --tasks game.py:rows --model m --url localhost:8000", "begins with http://", "localhost:8000"),
     ("eval game.py:Game --tasks game.py:rows --policy game.py:rows", "text or a message", "got {'question': 'a'}"),

@@ -24,6 +24,8 @@ from .answering import Mistake, check_answer, mistakes
     ("DockerExecutor(env={'A=B': '1'})", "a name in env", "got 'A=B'"),
     ("DockerExecutor(preload='numpy')", "preload is a list of modules' names", "got 'numpy'"),
     ("DockerExecutor(network=True)", "network must be a name, 'none' for no network, got True"),
+    ("DockerExecutor(env=['A=1'])", "env maps names to values, such as {'LANG': 'C'}, got ['A=1']"),
+    ("DockerExecutor(files=['x.csv'])", "files maps paths to data, such as {'data.csv': 'a,b'}, got ['x.csv']"),
     ("DockerExecutor(files={'/etc/x': 'a'})", "in the workspace, relative to it, got '/etc/x'"),
     ("DockerExecutor(files={'x': 3})", "files['x'] must be bytes or str, got int: 3"),
     ("DockerExecutor(pull='yes')", "pull must be", "got 'yes'"),

@@ -22,6 +22,7 @@ def train(model="missing/model", *, rows=rows, **arguments):
 
 @mistakes(
     ("train()", "no folder 'missing/model' here", "not in the cache", "the Hub does not answer"),
+    ("train(model='./missing')", "no folder './missing' here", "named like Qwen/Qwen3-0.6B"),
     ("train(model=3)", "model must be the name of a causal language model", "got 3"),
     ("train(rows=datasets.DatasetDict(train=table, test=table))", "the splits 'train', 'test'", "data['train']"),
     ("train(rows=table.to_iterable_dataset())", "a stream of rows (IterableDataset)", "list(data.take("),
@@ -38,6 +39,10 @@ def train(model="missing/model", *, rows=rows, **arguments):
     ("train(enviroment=ToolEnv)", "no 'enviroment'", "did you mean 'environment'"),
     ("train(args={'max_steps': 1})", "args must be a GRPOConfig, got dict"),
     ("train(args=RLOOConfig('runs', use_cpu=True))", "args must be a GRPOConfig, got RLOOConfig"),
+    (
+        "train(environment=GRPOConfig('runs', use_cpu=True), args=ToolEnv())",
+        "got ToolEnv: the environment stands before",
+    ),
     ("train(learning_rate=1e-5)", "it is an option: args=GRPOConfig(learning_rate=...)"),
     ("train(dataset=rows)", "GRPOTrainer has no 'dataset'", "it is called train_dataset"),
     ("train(reward_funcs=[3])", "a reward function must be callable, got int: 3"),

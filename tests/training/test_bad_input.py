@@ -20,7 +20,8 @@ from transformers import AutoTokenizer, BertConfig, BertModel, T5Config, T5ForCo
 
 from gymnast.envs import ConfigurationError, Message, ToolEnv, tool
 from gymnast.trainer import GRPOTrainer
-from gymnast.trainer.setup.startup_checks import load_tokenizer
+from gymnast.trainer.setup.tokenizer import load_tokenizer
+from gymnast.trainer.testing.tiny import make_tiny_tokenizer
 
 from .buttons import ROWS, Buttons, config, make_trainer, model, tokenizer
 
@@ -232,6 +233,19 @@ def test_the_tokenizer_is_loaded_from_the_place_of_the_model(monkeypatch: pytest
     places = {"revision": "v2", "trust_remote_code": True, "token": "secret", "cache_dir": "models"}
     assert load_tokenizer(agent, None, {**places, "dtype": "bfloat16"}) is tokenizer()
     assert asked == [("some/model", places)]
+
+
+def test_a_tokenizer_with_other_ids_than_the_models_is_named(tmp_path: Path) -> None:
+    agent = model()
+    tokenizer().save_pretrained(tmp_path)
+    agent.config._name_or_path = str(tmp_path)
+    longer = copy.deepcopy(tokenizer())
+    longer.add_tokens(["<a>", "<b>"])
+    assert load_tokenizer(agent, longer) is longer  # without a warning, which would be an error
+    with pytest.warns(
+        UserWarning, match=r"not the tokenizer of .* tokens have other ids or none, such as .*leave proc"
+    ):
+        load_tokenizer(agent, make_tiny_tokenizer(["entirely other words"] * 3))
 
 
 def test_generation_rows_has_no_effect_with_a_given_generator(silent: Any, tmp_path: Path) -> None:

@@ -58,6 +58,9 @@ def step_of(checkpoint: str | Path) -> int:
         ValueError: training cannot go on from this folder.
     """
     path = Path(checkpoint)
+    if not path.is_dir():
+        there = ", ".join(other.name for _, other in _checkpoints(path.parent)) or "none"
+        raise ValueError(f"there is no checkpoint {path}; in {path.parent} there is: {there}")
     if not _is_whole(path) or not (path / "scheduler.pt").is_file():
         raise ValueError(
             f"training cannot go on from {path}: it has no trainer_state.json (nothing was saved there to its end), or "

@@ -16,6 +16,7 @@ from ..models.contexts import file_bars
 from ..rollout.episode_player import EpisodePlayer
 from ..rollout.schedule import Rows
 from ..rollout.settings import PlaySettings, TokenBudgets
+from .model_name import check_model_name
 from .player import make_player
 
 CONTEXT = 32_768
@@ -39,6 +40,7 @@ def local_player(
         ConfigurationError: the model cannot play, for instance as its chat template has no place for tools.
         OSError: there is no such model.
     """
+    check_model_name(model, {})
     on_gpu = torch.cuda.is_available()
     dtype = torch.bfloat16 if on_gpu else torch.float32
     with file_bars(shown=sys.stderr.isatty()):

@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from ...envs.core import Message, ToolSchema
 from ..chat.chat_format import ChatFormat
 from ..options.algorithms import GRPOConfig
+from .model_name import check_model_name
 from .player import end_token_ids
 
 
@@ -45,6 +46,7 @@ def model_facts(
     Raises:
         OSError: there is no such model, or it has no tokenizer.
     """
+    check_model_name(model, {})
     config = AutoConfig.from_pretrained(model)
     with torch.device("meta"):  # shapes only
         empty = AutoModelForCausalLM.from_config(config)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.utils import validate_repo_id
 
 SECONDS = 10.0  # until the Hub must answer
 
@@ -19,15 +20,25 @@ def check_model_name(name: str, init_kwargs: Mapping[str, Any]) -> None:
     The answer of the Hub, such as "unknown" or "private", is left to transformers, which explains it.
 
     Raises:
-        FileNotFoundError: the folder has no model.
+        FileNotFoundError: the folder has no model, or there is none and the Hub has no such names.
         ConnectionError: there is no such folder, and the Hub cannot be reached.
     """
     if "subfolder" in init_kwargs:
         return
-    if Path(name).is_dir():
-        if not any((Path(name) / file).is_file() for file in ("config.json", "adapter_config.json")):
-            raise FileNotFoundError(f"the folder {name} has no config.json, so it is not that of a model")
+    path = Path(name)
+    if path.is_dir():
+        if not _has_model(path):
+            inner = [str(folder) for folder in path.glob("*") if _has_model(folder)]
+            hint = f"; {inner[0]} has one" if inner else ""
+            raise FileNotFoundError(f"the folder {name} has no config.json, so it is not that of a model{hint}")
         return
+    siblings = [str(other) for other in path.parent.glob("*") if other.is_dir()]
+    near = difflib.get_close_matches(str(path), siblings, n=1)
+    absent = f"there is no folder {name!r} here{f' (did you mean {near[0]!r}?)' if near else ''}"
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise FileNotFoundError(f"{absent}, and a model of the Hub is named like Qwen/Qwen3-0.6B") from None
     revision = init_kwargs.get("revision")
     cached = huggingface_hub.try_to_load_from_cache(
         name, "config.json", cache_dir=init_kwargs.get("cache_dir"), revision=revision
@@ -40,8 +51,10 @@ def check_model_name(name: str, init_kwargs: Mapping[str, Any]) -> None:
     except HfHubHTTPError:
         return
     except Exception as error:  # those of the connection differ from version to version
-        near = difflib.get_close_matches(name, [path.name for path in Path().iterdir() if path.is_dir()], n=1)
         raise ConnectionError(
-            f"there is no folder {name!r} here{f' (did you mean {near[0]!r}?)' if near else ''}; a model of this name "
-            f"is not in the cache, and the Hub does not answer: {error}"
+            f"{absent}; a model of this name is not in the cache, and the Hub does not answer: {error}"
         ) from error
+
+
+def _has_model(folder: Path) -> bool:
+    return any((folder / file).is_file() for file in ("config.json", "adapter_config.json"))

@@ -37,7 +37,8 @@ from ..rollout.overlong import OverlongPenalty
 from ..rollout.schedule import Rows, Schedule
 from .generator_choice import check_generator, check_model_can_be_sharded, check_sharding, make_generator
 from .player import context_length, make_player, padding_id
-from .startup_checks import check_before_loading, check_best_metric, load_model, load_tokenizer, warn_of_low_rate
+from .startup_checks import check_before_loading, check_best_metric, load_model, warn_of_low_rate
+from .tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,8 @@ def checked(
         raise TypeError(f"{trainer.__name__} needs environment=..., a class with @tool methods")
     args = args if args is not None else config_class(output_dir="runs/agent")
     if not isinstance(args, config_class):
-        raise TypeError(f"args must be a {config_class.__name__}, got {type(args).__name__}")
+        swapped = ": the environment stands before args" if isinstance(environment, AgentConfig) else ""
+        raise TypeError(f"args must be a {config_class.__name__}, got {type(args).__name__}{swapped}")
     for callback in () if callbacks is None or isinstance(callbacks, TrainerCallback) else callbacks:
         if not issubclass(callback if isinstance(callback, type) else type(callback), TrainerCallback):
             raise TypeError(f"callbacks must be TrainerCallbacks, as in transformers.Trainer, got {callback!r}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ...envs.core import Message, ToolSchema
 from ...envs.engine.begin_episode import begin_episode, first_misfit
@@ -28,9 +28,6 @@ from .model_name import check_model_name
 
 ROWS_LOOKED_AT = 100
 """Rows among which the first one of each environment is looked for."""
-
-ALSO_FOR_TOKENIZERS = ("revision", "trust_remote_code", "token", "cache_dir")
-"""Options of `model_init_kwargs` that concern all files of a model, so the tokenizer needs them too."""
 
 
 def load_model(
@@ -109,26 +106,6 @@ def warn_of_low_rate(model: PreTrainedModel, args: AgentConfig) -> None:
             f"adapter needs some ten times as much, such as learning_rate={10 * args.learning_rate:g}",
             stacklevel=4,
         )
-
-
-def load_tokenizer(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, init_kwargs: Mapping[str, Any] | None = None
-) -> PreTrainedTokenizerBase:
-    """Return the tokenizer; by default the model's own, from the same place and with the `init_kwargs` of the model.
-
-    Raises:
-        TypeError: it is not a tokenizer.
-        ValueError: there is no tokenizer, and the model does not say where it came from.
-    """
-    if tokenizer is not None:
-        if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise TypeError(f"processing_class must be a tokenizer, got {type(tokenizer).__name__}")
-        return tokenizer
-    name = model.config._name_or_path
-    if not name:
-        raise ValueError("processing_class is needed: the model was made in memory, so its tokenizer is not known")
-    options = {key: value for key, value in (init_kwargs or {}).items() if key in ALSO_FOR_TOKENIZERS}
-    return AutoTokenizer.from_pretrained(name, **options)
 
 
 def check_data_sets(
