@@ -23,6 +23,7 @@ class Evaluator(NamedTuple):
 
     play: Callable[[Sequence[EpisodeSpec], Keep], object]  # calls `Keep` with an episode as soon as it is over
     describe: Callable[[], str]  # returns where the episodes in flight are
+    decode: Callable[[int], str] = str  # returns the text of a token id, where the model's tokens are known
 
 
 def choose_evaluator(
@@ -60,6 +61,7 @@ def choose_evaluator(
             return Evaluator(
                 lambda specs, keep: player.run(specs, temperature=temperature, on_episode=keep),
                 player.engine.whereabouts.describe,
+                lambda token: str(player.policy.chat.tokenizer.decode([token])),
             )
         options = {"temperature": temperature, "max_tokens": max_tokens}
         given = _json_object(request) | {name: value for name, value in options.items() if value is not None}

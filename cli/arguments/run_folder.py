@@ -12,7 +12,12 @@ from ..terminal.exits import explained
 if TYPE_CHECKING:
     from ...records.files.run import Run
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The output_dir of a training.", show_default=False)]
+RunArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="The output_dir of a training, or the results of gymnast eval.", show_default=False
+    ),
+]
 
 
 def read_run(folder: Path, *, names_broken_lines: bool = True) -> Run:

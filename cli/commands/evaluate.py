@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ from ..terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns
 
 if TYPE_CHECKING:
     from ...envs.episode import EpisodeSpec
-    from ...records.evaluations.evaluation_file import EvaluationFile
+    from ...records.evaluations.evaluation import Evaluation
     from ..arguments.evaluator import Evaluator
 
 NUM_TASKS = 32  # of an environment that draws its own
@@ -60,7 +61,7 @@ def evaluate(
     ] = None,
     success_reward: SuccessReward = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file of the results. [evals/ENV-MODEL.jsonl]")
+        Path | None, typer.Option("--output", "-o", help="The folder of the results. [evals/ENV-MODEL]")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Play the episodes that the results lack, or that failed.")
@@ -72,8 +73,9 @@ def evaluate(
     With --url the model answers from a server; with --model alone it is loaded here.
     """
     from ...envs.engine.rollout_engine import episode_specs
-    from ...records.evaluations.evaluation_file import EvaluationFile
+    from ...records.evaluations.evaluation import Evaluation
     from ...records.evaluations.summary import summary_of
+    from ...records.files.run_files import EVALUATION_FILE, how_to_look
     from ..arguments.evaluator import choose_evaluator
     from ..arguments.references import load_environment, name_of
     from ..arguments.rows import rows_to_play
@@ -88,29 +90,35 @@ def evaluate(
         environment, rows, **answers, concurrency=concurrency, requests_per_minute=requests_per_minute
     )
     settings = {"environment": env, "rows": tasks, "tasks": len(rows), "samples": samples, "seed": seed, **answers}
-    path = output or Path("evals") / f"{name_of(env)}-{name_of(model or policy or '')}.jsonl"
-    if path.is_dir():
-        raise CommandError(f"{path} is a folder: --output names a file, such as {path / 'results.jsonl'}")
-    if path.exists() and not resume:
-        raise CommandError(f"{path} exists: --resume plays what is missing in it, --output names another file")
+    folder = output or Path("evals") / f"{name_of(env)}-{name_of(model or policy or '')}"
+    if folder.is_file():
+        raise CommandError(f"{folder} is a file: --output names a folder")
+    if (folder / EVALUATION_FILE).exists() and not resume:
+        raise CommandError(f"{folder} exists: --resume plays what is missing in it, --output names another folder")
+    began = time.perf_counter()
     with explained():
-        results = (EvaluationFile.resume if resume else EvaluationFile.begin)(path, settings)
+        results = (Evaluation.resume if resume else Evaluation.begin)(folder, settings)
     _play(evaluator, results, results.missing(episode_specs(rows, group_size=samples, seed=seed)))
     summary = summary_of(results.episodes, success_reward=success_reward, price=price, temperature=temperature)
-    summary["results"] = str(path)
+    results.finish(summary, time.perf_counter() - began)
+    summary["results"] = str(folder)
     if as_json:
         print_json({"settings": settings, **summary})
     else:
         print_summary(summary)
+        typer.echo(how_to_look(folder))
     if summary["failed"]:
         raise typer.Exit(FAULTS)
 
 
-def _play(evaluator: Evaluator, results: EvaluationFile, specs: Sequence[EpisodeSpec]) -> None:
+def _play(evaluator: Evaluator, results: Evaluation, specs: Sequence[EpisodeSpec]) -> None:
     """Play these episodes, keep each as soon as it is over, and show on a terminal where they are."""
     from rich.text import Text
 
+    from ...records.files.token_texts import TokenTexts
     from ..terminal.output import console
+
+    texts = TokenTexts(evaluator.decode)
 
     class Now:
         def __rich__(self) -> Text:
@@ -118,4 +126,4 @@ def _play(evaluator: Evaluator, results: EvaluationFile, specs: Sequence[Episode
 
     with console(stderr=True).status(Now()):
         if specs:
-            evaluator.play(specs, results.add)
+            evaluator.play(specs, lambda episode: results.add(episode, texts.new([episode])))

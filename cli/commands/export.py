@@ -1,8 +1,7 @@
-"""`gymnast export`: the episodes of a training in the formats of other viewers."""
+"""`gymnast export`: the episodes of a run in the formats of other viewers."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,7 +32,7 @@ def export(
     step: Annotated[list[int] | None, typer.Option(help="Only the episodes of this step. Repeatable.")] = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Write the recorded episodes of a training for other viewers.
+    """Write the recorded episodes of a training, or those of an evaluation, for other viewers.
 
     With atif, RUN/atif/ gets a trajectory for each episode; with inspect, RUN/run.eval is a log for `inspect view`.
     """
@@ -43,7 +42,7 @@ def export(
         raise CommandError(f"--to takes {' or '.join(FORMATS)}, got {to!r}")
     found = read_run(run)
     played = _episodes(found, step or [])
-    path, model = output or run / FORMATS[to], _model(run)
+    path, model = output or run / FORMATS[to], _model(found)
     if to == "atif":
         from ..exporting.atif import write_trajectories
 
@@ -62,14 +61,14 @@ def _episodes(run: Run, steps: list[int]) -> list[tuple[int, Episode]]:
         raise CommandError(f"{run.folder} has no episodes; a training writes them with log_episodes_steps=1")
     if missing := sorted(set(steps) - set(known)):
         raise CommandError(f"step {missing[0]} is not recorded; the steps are {', '.join(map(str, known))}")
-    rows = [row for row in run.episodes if not steps or row.step in steps]
-    return [(row.step, run.episode(row)) for row in rows]
+    return [(row.step, run.episode(row)) for row in run.played() if not steps or row.step in steps]
 
 
-def _model(folder: Path) -> str:
-    """Return the model's name, if `gymnast train` wrote the run down."""
+def _model(run: Run) -> str:
+    """Return the model's name, or that of a script, if `gymnast train` or `gymnast eval` wrote it down."""
     from ...records.files.run_files import RUN_FILE
     from ..arguments.run_file import read_entries
 
-    path = folder / RUN_FILE
-    return read_entries(path)["model"] if path.exists() else "unknown"
+    path = run.folder / RUN_FILE
+    asked = read_entries(path) if path.exists() else run.asked
+    return asked.get("model") or asked.get("policy") or "unknown"

@@ -17,7 +17,7 @@ from ...envs.runtime.line_files import skipped
 from ...envs.runtime.places import at_place
 from ..files.episodes import TRUNCATIONS, EpisodeRow
 from ..files.run import Run
-from .causes import LIMITS, alike, blame
+from .causes import LIMITS, OF_EVALUATIONS, alike, blame
 from .trends import LATEST, Logs, ends_of, has_converged, latest
 
 REPEATED = 3  # a tool's error is an alarm from this many calls on
@@ -82,7 +82,7 @@ def find_alarms(run: Run) -> list[Alarm]:
     cause = "A killed process, or a full disk, leaves such a line."
     broken = [Alarm("broken lines", skipped(run.broken), cause)] if run.broken else []
     seen = Evidence(logs=run.metrics, episodes=run.episodes, latest=run.latest(), settings=run.settings)
-    found = [alarm for kind in CHECKS for alarm in seen.alarms(kind)]
+    found = [alarm for kind in (OF_EPISODES if run.is_evaluation else CHECKS) for alarm in seen.alarms(kind)]
     return [*broken, *sorted(found, key=lambda alarm: -alarm.share)]
 
 
@@ -141,11 +141,11 @@ def spread(rows: Sequence[EpisodeRow]) -> tuple[int, int]:
 
 
 def _failures(seen: Evidence) -> Iterator[Alarm]:
-    cause = "A failed episode has no reward and leaves its group."
+    cause = "A failed episode has no reward, and is not counted."
     failed = [(place, row) for place, row in enumerate(seen.episodes) if row.failure]
     for kind, count in Counter(row.kind_of_failure for _, row in failed).most_common(3):
         place, first = next((place, row) for place, row in failed if row.kind_of_failure == kind)
-        title = f"{count} of {len(seen.episodes)} episodes failed: {first.failure}"
+        title = f"{count} of {len(seen.episodes)} episodes failed: {first.failure}{at_place(first.traceback)}"
         yield Alarm("failures", title, cause, place, first.traceback, share=count / len(seen.episodes))
     count = seen.log.get("episodes/failed", 0.0)
     if count and not failed:
@@ -203,7 +203,8 @@ def _truncation(seen: Evidence) -> Iterator[Alarm]:
     if sum(shares.values()) > MANY_TRUNCATED:
         stop = max(shares, key=lambda stop: shares[stop])
         title = f"a limit cut {sum(shares.values()):.0%} of the latest episodes, most often {stop}"
-        remedy = f"raise {LIMITS.get(stop, 'the limit')}, or let the prompt ask for shorter answers"
+        limits = OF_EVALUATIONS if cut and cut[0].evaluation is not None else LIMITS
+        remedy = f"raise {limits.get(stop, 'the limit')}, or let the prompt ask for shorter answers"
         cause = f"{shares[stop]:.0%} ended by {stop}: {remedy}."
         yield Alarm("truncation", title, cause, seen.place(cut), share=sum(shares.values()))
 
@@ -277,3 +278,6 @@ CHECKS: Mapping[str, Callable[[Evidence], Iterator[Alarm]]] = {
     "length": _length,
 }
 """The check of each kind of alarm."""
+
+OF_EPISODES = ("failures", "tool errors", "truncation")
+"""Kinds of alarms that an evaluation may have, too."""

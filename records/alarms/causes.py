@@ -22,6 +22,9 @@ LIMITS: Mapping[str, str] = {
 }
 """The option that sets the limit behind a stop reason."""
 
+OF_EVALUATIONS = {**LIMITS, StopReason.TURN_TRUNCATED: "--max-tokens of gymnast eval, or max_turn_tokens of a trainer"}
+"""The same for an evaluation."""
+
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
@@ -107,14 +110,15 @@ def _text(key: tuple[str, str], concerned: Sequence[EpisodeRow], rows: Sequence[
     match kind:
         case "failures":
             said = f"fail: {concerned[0].failure}{at_place(concerned[0].traceback)}"
-            return f"{share} {said}; such an episode has no reward and leaves its group"
+            return f"{share} {said}; such an episode has no reward and is not counted"
         case "tool errors":
             errors = [error for row in concerned for error in row.errors if _mark_of(error) == mark]
             calls = sum(row.tools.count(errors[0].tool) for row in rows)
             said = f"{len(errors)} of {calls} calls of {errors[0].tool} end with the same error"
             return f"{said}: {errors[0].message}{at_place(errors[0].traceback)}"
         case "truncation":
-            remedy = f"raise {LIMITS[mark]}" if mark in LIMITS else "raise that limit"
+            limits = OF_EVALUATIONS if concerned[0].evaluation is not None else LIMITS
+            remedy = f"raise {limits[mark]}" if mark in limits else "raise that limit"
             return f"{share} are cut by {mark}{earned}: {remedy}"
         case "malformed":
             return f"{share} end by malformed tool calls{earned}: read one of them"
@@ -123,7 +127,8 @@ def _text(key: tuple[str, str], concerned: Sequence[EpisodeRow], rows: Sequence[
         case "no final call":
             return f"{share} end with an answer that calls no tool{earned}: they never reach the final tool"
     if any(row.reward for row in concerned):
-        return f"{share} reach {mark}, and many earn less than the best{earned}: compare two episodes of one group"
+        of_one = "one task" if concerned[0].evaluation is not None else "one group"
+        return f"{share} reach {mark}, and many earn less than the best{earned}: compare two episodes of {of_one}"
     reasons = "the answers are wrong, the check is too strict, or self.reward is never set or reached"
     return f"{share} reach {mark} and are rewarded with 0: {reasons}"
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ...envs.runtime.message_text import cut
+from ..evaluations.tasks import tasks_line
 from ..files.episodes import EpisodeRow
 from ..files.run import Run
+from ..metrics.evaluation_logs import EvaluationLog
 from .alarms import Alarm, find_alarms, spread
 from .causes import Cause, alike, likely_causes
 from .trends import has_converged, latest
@@ -37,7 +39,8 @@ def why_lines(run: Run) -> list[str]:
     place, shown = explained.episode, ""
     if place is not None:
         shown = f"; see {run.folder}/view.html#episode={place}, which gymnast view {run.folder} writes"
-    state = [*_missing(run), *_evaluations(run), *(_episodes(rows) if rows else [NO_EPISODES]), *_answer(run, place)]
+    about = [*_tasks(rows)] if run.is_evaluation else [*_missing(run), *_evaluations(run)]
+    state = [*about, *(_episodes(rows, run) if rows else [NO_EPISODES]), *_answer(run, place)]
     alarms = [alarm for alarm in find_alarms(run) if not _says_the_same(alarm, explained.cause)]
     others = [f"! {alarm.title}. {alarm.cause}" for alarm in alarms]
     return [f"{run.folder}: {explained.reason}{shown}", *state, *others[: MOST_LINES - len(state) - 1]]
@@ -92,6 +95,8 @@ def _says_the_same(alarm: Alarm, cause: Cause | None) -> bool:
 
 def _curve(run: Run) -> tuple[str, str]:
     """Return how the reward develops (falls, stays or rises), and a text with the numbers; both empty if not known."""
+    if run.is_evaluation:
+        return "", "; ".join(evaluated(title, logs[-1][1]) for title, logs in run.evaluations.items())
     rewards = [line["reward"] for line in run.metrics if math.isfinite(line.get("reward", math.nan))]
     if not rewards:
         return "", ""
@@ -102,6 +107,21 @@ def _curve(run: Run) -> tuple[str, str]:
     before, after = (sum(end) / part for end in (rewards[:part], rewards[-part:]))
     trend = "falls" if after < before - 0.01 else "rises" if after > before + 0.01 else "stays"
     return trend, f"{step} {trend} ({before:.3g} -> {after:.3g})"
+
+
+def evaluated(title: str, log: EvaluationLog) -> str:
+    """Return the figures of an evaluation, such as `pass@1 is 25%, the reward 0.3`."""
+    metrics, data_set = log.metrics, title.removeprefix("evaluation")
+    passed = [f"pass@1{data_set} is {metrics['pass@1']:.0%}"] if "pass@1" in metrics else []
+    reward = metrics.get("reward")
+    earned = [] if reward is None else [f"the reward{data_set * (not passed)}{' is' * (not passed)} {reward:.3g}"]
+    return ", ".join(passed + earned) or f"no episode{data_set} has a reward"
+
+
+def _tasks(rows: Sequence[EpisodeRow]) -> Iterator[str]:
+    line = tasks_line(rows)
+    if line is not None:
+        yield line
 
 
 def _missing(run: Run) -> Iterator[str]:
@@ -124,15 +144,18 @@ def _evaluations(run: Run) -> Iterator[str]:
         yield "; ".join(parts)
 
 
-def _episodes(rows: Sequence[EpisodeRow]) -> Iterator[str]:
+def _episodes(rows: Sequence[EpisodeRow], run: Run) -> Iterator[str]:
     rewards = [row.reward for row in rows if row.reward is not None]
     zero = sum(reward == 0 for reward in rewards)
     none = len(rows) - len(rewards)
-    with_spread, groups = spread(rows)
-    yield (
-        f"step {rows[0].step}: {zero} of {len(rows)} recorded episodes have reward 0, {none} have no reward; "
-        f"{with_spread} of {groups} groups have spread"
-    )
+    if run.is_evaluation:
+        yield f"{zero} of {len(rows)} episodes have reward 0, {none} have no reward"
+    else:
+        with_spread, groups = spread(rows)
+        yield (
+            f"step {rows[0].step}: {zero} of {len(rows)} recorded episodes have reward 0, {none} have no reward; "
+            f"{with_spread} of {groups} groups have spread"
+        )
     stops = Counter(row.stop for row in rows).most_common(4)
     yield "they end by " + ", ".join(f"{stop} ({count})" for stop, count in stops)
     calls, errors = sum(len(row.tools) for row in rows), sum(len(row.errors) for row in rows)

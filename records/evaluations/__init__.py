@@ -1,1 +1,1 @@
-"""What an evaluation leaves: its file, its summary, pass@k, and the comparison of two of them."""
+"""What an evaluation leaves: its folder, its summary, pass@k, and the comparison of two of them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -66,20 +66,11 @@ class EpisodeLog:
         if not self._every or (self._last is not None and step // self._every <= self._last // self._every):
             return ()
         self._last = step
-        written: list[Episode] = []
-        lines: list[str] = []
-        room = self._room(step)
-        for _, group in groupby(episodes, lambda episode: episode.spec.group):
-            members = [*group]
-            own = [f'{{"step": {step}, "episode": {episode.to_json()}}}' for episode in members]
-            room -= sum(len(line.encode()) + 1 for line in own)
-            if room < 0:
-                break
-            written += members
-            lines += own
+        lines = ((episode, f'{{"step": {step}, "episode": {episode.to_json()}}}') for episode in episodes)
+        written = whole_groups(lines, self._room(step))
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        append_lines(self.path, lines)
-        return written
+        append_lines(self.path, [line for _, line in written])
+        return [episode for episode, _ in written]
 
     def _room(self, step: int) -> float:
         """Return the bytes that this step may write: its share, and that which earlier rounds have left."""
@@ -89,8 +80,20 @@ class EpisodeLog:
         return (step // self._every + 1) * self._share - size
 
 
+def whole_groups(lines: Iterable[tuple[Episode, str]], room: float) -> list[tuple[Episode, str]]:
+    """Return the episodes and their lines of the first groups that have at most this many bytes together."""
+    written: list[tuple[Episode, str]] = []
+    for _, group in groupby(lines, lambda pair: pair[0].spec.group):
+        members = [*group]
+        room -= sum(len(line.encode()) + 1 for _, line in members)
+        if room < 0:
+            break
+        written += members
+    return written
+
+
 def read_episodes(path: str | Path) -> Iterator[tuple[int, Episode]]:
-    """Yield the step and the episode of each line of an `episodes.jsonl`.
+    """Yield the step and the episode of each line of an `episodes.jsonl` or `evaluations.jsonl`.
 
     A half-written last line is left out. Another broken line is skipped, and a warning names the first one.
     """

@@ -24,12 +24,14 @@ class EpisodeRow:
     """One episode in brief; the episode itself stays in its file."""
 
     place: Place
-    step: int  # the optimiser step that it was played for, from 1 as in `metrics.jsonl`
+    step: int  # that it was played for, from 1 as in `metrics.jsonl`; of an evaluation, the steps before it
+    evaluation: str | None  # the title of the evaluation that played it; None: a round of the training
     group: str
     member: int
     task: str
     question: str  # the beginning of the last message of the prompt
     reward: float | None
+    success: float | None  # the environment's metric
     stop: str
     began: float  # seconds since 1970; 0 in the records of an older version
     seconds: float
@@ -76,18 +78,20 @@ def rows_of(episodes: Sequence[Episode]) -> list[EpisodeRow]:
 
 
 def row_of(place: Place, line: Mapping[str, Any]) -> EpisodeRow:
-    """Return the row of a line of `episodes.jsonl`; a KeyError or TypeError if it is no such line."""
+    """Return the row of an episode's line; a KeyError or TypeError if it is no such line."""
     episode = line["episode"]
     spec, prompt, turns, failure = (episode[name] for name in ("spec", "prompt", "turns", "failure"))
     calls = [call for turn in turns for call in turn["tool_calls"]]
     return EpisodeRow(
         place=place,
-        step=line["step"] + 1,
+        step=line["step"] + ("title" not in line),
+        evaluation=line.get("title"),
         group=spec["group"],
         member=spec["member"],
         task=spec["task"]["id"],
         question=" ".join(named_text(prompt[-1]).split())[:PREVIEW] if prompt else "",
         reward=None if episode["reward"] is None else float(episode["reward"]),  # infinity and NaN are strings
+        success=None if (success := episode["metrics"].get("success")) is None else float(success),
         stop=episode["stop"],
         began=episode.get("began", 0.0),  # records of version 0.1 have no times of day
         seconds=episode["seconds"],

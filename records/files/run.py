@@ -1,8 +1,9 @@
-"""Run: a run folder that may still grow."""
+"""Run: the folder of a training or an evaluation, which may still grow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,21 @@ from ...envs.runtime.line_files import BrokenLine
 from ..metrics.evaluation_logs import EvaluationLog
 from .episode_log import episode_of
 from .episodes import EpisodeRow, add_learning, row_of
-from .run_files import LINE_FILES
+from .run_files import EVALUATION_FILE, find_runs, line_files
 from .tail import Place, Replaced, Tail
+
+WANTED = "the output_dir of a training, or the results of gymnast eval"
+
+NO_RECORDS = "A training writes them into its output_dir, unless it has record_run=False"
 
 
 class Run:
-    """The episodes and metrics of a run folder; `read` adds what was written since.
+    """The episodes and metrics of a training, or of an evaluation; `read` adds what was written since.
+
+    A run without training steps is an evaluation: `gymnast eval` leaves one, and `evaluate()` of a trainer.
 
     Args:
-        folder: Where the run wrote `metrics.jsonl`, `episodes.jsonl` or both.
+        folder: Where the run wrote its files, such as `metrics.jsonl` and `episodes.jsonl`.
 
     Raises:
         FileNotFoundError: there is no such folder, or it has no such file.
@@ -30,13 +37,14 @@ class Run:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if self.folder.is_file():
-            raise FileNotFoundError(f"{str(folder)!r} is a file; give its folder, the output_dir of a training")
+            raise FileNotFoundError(f"{str(folder)!r} is a file; give its folder, {WANTED}")
         if not self.folder.is_dir():
-            raise FileNotFoundError(f"there is no folder {str(folder)!r}; give the output_dir of a training")
-        if not self._files():
+            raise FileNotFoundError(f"there is no folder {str(folder)!r}; give {WANTED}")
+        if not line_files(folder):
+            below = ", ".join(str(path) for path in islice(find_runs(self.folder), 3))
             raise FileNotFoundError(
-                f"{str(folder)!r} has no metrics.jsonl and no episodes.jsonl. A training writes them into its "
-                f"output_dir, unless it has record_run=False"
+                f"{str(folder)!r} has no metrics.jsonl and no episodes.jsonl. "
+                + (f"It holds runs, such as {below}: name one of them" if below else NO_RECORDS)
             )
         self._forget()
         self.read()
@@ -46,17 +54,12 @@ class Run:
         self.episodes: list[EpisodeRow] = []
         self.metrics: list[dict[str, Any]] = []  # lines of training steps
         self.evaluations: dict[str, list[tuple[int, EvaluationLog]]] = {}  # by title, each with its step
-        self.settings: dict[str, Any] = {}
+        self.settings: dict[str, Any] = {}  # of the training, as `learning.jsonl` has them
         self.tokens: dict[str, str] = {}  # the text of each token id
         self.broken: list[BrokenLine] = []  # lines that were skipped
         self.incomplete: set[tuple[int, str]] = set()  # steps and groups that lack an episode of `learning.jsonl`
         self.changes = 0  # grows whenever something was read
-        self._rows: dict[tuple[int, str, int], EpisodeRow] = {}
-
-    def _files(self) -> list[tuple[str, Path]]:
-        """Return the kinds and paths of the files: those of episodes, those of learning, those of metrics."""
-        found = [(LINE_FILES.fullmatch(path.name), path) for path in sorted(self.folder.iterdir())]
-        return [(match[1], path) for match, path in found if match]
+        self._rows: dict[tuple[int, str, int], EpisodeRow] = {}  # of the training
 
     def read(self) -> None:
         """Read the new lines; all lines if a file is another one than before."""
@@ -69,8 +72,13 @@ class Run:
             self._read()
 
     def _read(self) -> None:
-        add = {"episodes": self._add_episode, "learning": self._learn, "metrics": self._add_metrics}
-        files = self._files()
+        add = {
+            "episodes": self._add_episode,
+            "evaluations": self._add_evaluated,
+            "learning": self._learn,
+            "metrics": self._add_metrics,
+        }
+        files = line_files(self.folder)
         tails = [self._tails.setdefault(path, Tail(path)) for _, path in files]
         # An episode is written before the lines about its learning. So the sizes are taken in the other order.
         sizes = [tail.look() for tail in reversed(tails)][::-1]
@@ -94,6 +102,10 @@ class Run:
         self.episodes.append(row)
         self._rows[row.step, row.group, row.member] = row
 
+    def _add_evaluated(self, place: Place, line: dict[str, Any]) -> None:
+        self.tokens |= line.get("tokens", {})
+        self.episodes.append(row_of(place, line))
+
     def _learn(self, place: Place, line: Mapping[str, Any]) -> None:
         if "settings" in line:
             self.settings |= line["settings"]
@@ -116,17 +128,37 @@ class Run:
         """Return the whole episode of a row."""
         return episode_of(row.place.read())[1]
 
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether nothing was trained."""
+        return bool(self.episodes or self.evaluations) and not (self.metrics or self._rows or self.settings)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The settings that `gymnast eval` was given; empty for another run."""
+        path = self.folder / EVALUATION_FILE
+        return from_json(path.read_bytes()) if path.exists() else {}
+
+    def played(self) -> list[EpisodeRow]:
+        """Return the episodes that the run is about: those of the training's rounds, or all of an evaluation."""
+        return [row for row in self.episodes if self.is_evaluation or row.evaluation is None]
+
+    def evaluated(self) -> list[Episode]:
+        """Return the whole episodes of the latest evaluation, of each data set; empty if none is recorded."""
+        rows = [row for row in self.episodes if row.evaluation is not None]
+        last = {row.evaluation: row.step for row in sorted(rows, key=lambda row: row.step)}
+        return [self.episode(row) for row in rows if row.step == last[row.evaluation]]
+
     def steps(self) -> Iterator[tuple[int, list[EpisodeRow]]]:
-        """Yield the recorded steps in order, each with its episodes."""
+        """Yield the recorded steps in order, each with its episodes of `played`."""
         of_step: dict[int, list[EpisodeRow]] = {}
-        for row in self.episodes:
+        for row in self.played():
             of_step.setdefault(row.step, []).append(row)
         yield from sorted(of_step.items())
 
     def latest(self) -> list[EpisodeRow]:
         """Return the episodes of the last recorded step."""
-        last = max((row.step for row in self.episodes), default=0)
-        return [row for row in self.episodes if row.step == last]
+        return max(self.steps(), default=(0, []), key=lambda pair: pair[0])[1]
 
 
 def _object(line: bytes) -> dict[str, Any]:

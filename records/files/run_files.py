@@ -4,6 +4,9 @@
 - `episodes.jsonl`: a line for each recorded episode, `{"step": ..., "episode": ...}`, with the number of finished
   optimiser steps; `EpisodeLog` writes it.
 - `learning.jsonl`: what the training made of these episodes; `trainer/run_log/learning_log.py` names its fields.
+- `evaluations.jsonl`: a line for each recorded episode of an evaluation, `{"step": ..., "title": ..., "episode": ...}`;
+  `evaluated_episodes.py` writes it. It may have `tokens`, texts of token ids.
+- `evaluation.json`: the settings of an evaluation by `gymnast eval`; an evaluation is a run without training steps.
 - `groups.jsonl`: the groups of each round, with `max_staleness`; `trainer/rollout/overlap/overlapped.py` writes it.
 - `run.yaml`: the run that `gymnast train` was told to do, as a run file.
 - `reward.png` and `summary.json`: for people.
@@ -18,14 +21,16 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...envs.runtime.line_files import parsed
 
 RUN_FILE = "run.yaml"
 
-LINE_FILES = re.compile(r"(metrics|episodes|learning)(-\d+)?\.jsonl")
+EVALUATION_FILE = "evaluation.json"
+
+LINE_FILES = re.compile(r"(metrics|episodes|evaluations|learning)(-\d+)?\.jsonl")
 """The files that a reader reads; not `metrics.1.jsonl`, which an earlier run left."""
 
 logger = logging.getLogger(__name__)
@@ -34,6 +39,22 @@ logger = logging.getLogger(__name__)
 def how_to_look(folder: str | Path) -> str:
     """Return the line that names the commands which show a run."""
     return f"gymnast why {folder} says why the reward is what it is, gymnast view {folder} shows the episodes"
+
+
+def line_files(folder: str | Path) -> list[tuple[str, Path]]:
+    """Return the kinds and paths of the files that a reader reads: episodes, evaluations, learning, metrics."""
+    found = [(LINE_FILES.fullmatch(path.name), path) for path in sorted(Path(folder).iterdir())]
+    return [(match[1], path) for match, path in found if match]
+
+
+def find_runs(folder: Path, depth: int = 3) -> Iterator[Path]:
+    """Yield the folders below a folder that hold a run, at most this deep; not hidden ones, nor checkpoints."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.name.startswith((".", "checkpoint-")):
+            if line_files(path):
+                yield path
+            if depth > 1:
+                yield from find_runs(path, depth - 1)
 
 
 def line_file(folder: str | Path, kind: str, suffix: str = "") -> Path:

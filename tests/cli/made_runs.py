@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.envs import Episode, EpisodeSpec, Failure, StopReason, Task, TokenTrace, ToolCallRecord, Turn, tool_call
+from gymnast.records.files.evaluated_episodes import evaluated_line
 
 
 def episode(
@@ -55,11 +56,13 @@ def write_run(
     episodes: Iterable[tuple[int, Episode]] = (),
     metrics: Iterable[Mapping[str, Any]] = (),
     learning: Iterable[Mapping[str, Any]] = (),
+    evaluations: Iterable[tuple[int, Episode]] = (),
 ) -> Path:
     """Append these to the files of a run folder; steps of episodes count from 0, as a training writes them."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, parents=True)
     lines = {
         "episodes.jsonl": [f'{{"step": {step}, "episode": {each.to_json()}}}' for step, each in episodes],
+        "evaluations.jsonl": [evaluated_line(each, step=step) for step, each in evaluations],
         "metrics.jsonl": [json.dumps(line) for line in metrics],
         "learning.jsonl": [json.dumps(line) for line in learning],
     }

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gymnast.envs import StopReason
+from gymnast.records import Run as RunOfFolder
 from gymnast.records.evaluations.comparison import sign_flip_test
-from gymnast.records.evaluations.evaluation_file import EvaluationFile
 from gymnast.records.evaluations.summary import summary_of
 from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
@@ -77,10 +77,37 @@ def test_a_summary(run: Run, game: Path) -> None:
     assert summary["settings"]["rows"] == "guessing.py:rows"
 
 
+def test_an_evaluation_is_looked_at_like_a_training(run: Run, game: Path) -> None:
+    (game / "blind").touch()
+    run(*EVAL, "--policy", "guessing.py:always_3", "-k", 2)
+    first, tasks, *others = run("why", "evals/Guess-always_3").out.splitlines()
+    line = 1 + GAME.splitlines().index('            raise LookupError("it is dark")')
+    assert first.startswith(
+        "evals/Guess-always_3: pass@1 is 17%, the reward 0.167: 12 of 12 calls of peek end with the "
+    )
+    assert f"it is dark, at {game}/guessing.py:{line}, in peek; see evals/Guess-always_3/view.html#episode=" in first
+    assert tasks.startswith("1 of 6 tasks are always solved, 5 never: 'Guess from 0 to ")
+    assert not any("spread" in line or "step" in line for line in others)
+    assert run("view", "evals/Guess-always_3", "--json").json["episodes"] == 12
+    assert run("export", "evals/Guess-always_3", "--to", "atif").out == "evals/Guess-always_3/atif: 12 episodes\n"
+    exported = [json.loads(path.read_text()) for path in (game / "evals" / "Guess-always_3" / "atif").iterdir()]
+    assert {each["agent"]["model_name"] for each in exported} == {"guessing.py:always_3"}
+    assert (
+        "evals' has no metrics.jsonl and no episodes.jsonl. It holds runs, such as evals/Guess"
+        in run("why", "evals").err
+    )
+
+
 def test_the_table_for_people(run: Run, game: Path) -> None:
     outcome = run(*EVAL, "--policy", "guessing.py:oracle", "-n", 2, "--price", 1, 2)
     assert outcome.code == 0
-    for text in ("2 of 2 tasks, 0 failed", "pass@1", "100.0%", "final_answer 2", "evals/Guess-oracle.jsonl"):
+    for text in (
+        "2 of 2 tasks, 0 failed",
+        "pass@1",
+        "100.0%",
+        "final_answer 2",
+        "gymnast view evals/Guess-oracle shows",
+    ):
         assert text in outcome.out
 
 
@@ -89,22 +116,22 @@ def test_an_evaluation_goes_on_where_it_ended(run: Run, game: Path) -> None:
     interrupted = run(*EVAL, "--policy", "guessing.py:oracle", "--json")
     assert (interrupted.code, interrupted.json["failed"]) == (1, 3)
     assert list(interrupted.json["failures"].values()) == [3]
-    path = game / "evals" / "Guess-oracle.jsonl"
+    path = game / "evals" / "Guess-oracle" / "evaluations.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]) + lines[-1][:40])  # as a killed process leaves it
     (game / "down").unlink()
     resumed = run(*EVAL, "--policy", "guessing.py:oracle", "--resume", "--json")
     assert (resumed.code, resumed.json["episodes"], resumed.json["pass@1"]) == (0, 6, 1.0)
-    replayed = len(path.read_text().splitlines()) - len(lines) + 1
-    assert replayed in (3, 4)  # those that failed, and the one of the half line, which may have failed as well
+    assert len(path.read_text().splitlines()) == 6  # those that failed, and the half line, have left
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "evals/Guess-oracle.jsonl exists: --resume plays what is missing in it, --output names another file"),
+        ([], "evals/Guess-oracle exists: --resume plays what is missing in it, --output names another folder"),
         (["--resume", "-k", 2], "holds another evaluation: samples was 1 and is 2"),
-        (["--resume", "-o", "guessing.py"], "guessing.py does not hold an evaluation"),
+        (["--resume", "-o", "."], ". does not hold an evaluation: `gymnast eval` writes them"),
+        (["-o", "guessing.py"], "guessing.py is a file: --output names a folder"),
         (["--model", "m"], "give --model NAME (and --url for a model of a server), or --policy SCRIPT"),
         (["--temperature", 0], "--temperature and --max-tokens are for a model"),
         (["--max-tokens", 9], "--temperature and --max-tokens are for a model"),
@@ -120,38 +147,39 @@ def test_arguments_that_contradict(run: Run, game: Path, arguments: list[str], m
 
 
 def test_two_evaluations_are_compared_task_by_task(run: Run, game: Path) -> None:
-    run(*EVAL, "--policy", "guessing.py:always_3", "-o", "first.jsonl")
-    run(*EVAL, "--policy", "guessing.py:oracle", "-n", 5, "-o", "second.jsonl")
-    comparison = run("compare", "first.jsonl", "second.jsonl", "--json").json
+    run(*EVAL, "--policy", "guessing.py:always_3", "-o", "first")
+    run(*EVAL, "--policy", "guessing.py:oracle", "-n", 5, "-o", "second")
+    comparison = run("compare", "first", "second", "--json").json
     assert comparison["tasks"] == 5
     assert comparison["pass@1"]["difference"] == pytest.approx(0.8)
     assert comparison["pass@1"]["p"] == pytest.approx(2 / 16)  # four tasks changed: two of their 2^4 signs are as far
-    assert "+0.800" in run("compare", "first.jsonl", "second.jsonl").out
+    assert "+0.800" in run("compare", "first", "second").out
 
 
 def test_one_task_gives_no_interval(run: Run, game: Path) -> None:
-    run(*EVAL, "--policy", "guessing.py:always_3", "-n", 1, "-o", "first.jsonl")
-    run(*EVAL, "--policy", "guessing.py:oracle", "-n", 1, "-o", "second.jsonl")
-    comparison = run("compare", "first.jsonl", "second.jsonl", "--json").json
+    run(*EVAL, "--policy", "guessing.py:always_3", "-n", 1, "-o", "first")
+    run(*EVAL, "--policy", "guessing.py:oracle", "-n", 1, "-o", "second")
+    comparison = run("compare", "first", "second", "--json").json
     assert (comparison["reward"]["low"], comparison["reward"]["high"]) == (None, None)
-    assert run("compare", "first.jsonl", "second.jsonl").code == 0
+    assert run("compare", "first", "second").code == 0
 
 
 def test_a_broken_line_of_results_costs_its_episode(run: Run, game: Path) -> None:
-    run(*EVAL, "--policy", "guessing.py:oracle", "-o", "first.jsonl")
-    run(*EVAL, "--policy", "guessing.py:always_3", "-o", "second.jsonl")
-    lines = (game / "second.jsonl").read_text().splitlines(keepends=True)
-    (game / "second.jsonl").write_text("".join([*lines[:2], lines[2][:100] + "\n", *lines[3:]]))
-    compared = run("compare", "first.jsonl", "second.jsonl", "--json")
+    run(*EVAL, "--policy", "guessing.py:oracle", "-o", "first")
+    run(*EVAL, "--policy", "guessing.py:always_3", "-o", "second")
+    path = game / "second" / "evaluations.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], lines[1][:100] + "\n", *lines[2:]]))
+    compared = run("compare", "first", "second", "--json")
     assert compared.json["tasks"] == 5
-    assert "skipped line 3 of second.jsonl (ValidationError: " in compared.err
-    resumed = run(*EVAL, "--policy", "guessing.py:always_3", "-o", "second.jsonl", "--resume", "--json")
+    assert "skipped line 2 of second/evaluations.jsonl (ValueError: " in compared.err
+    resumed = run(*EVAL, "--policy", "guessing.py:always_3", "-o", "second", "--resume", "--json")
     assert (resumed.code, resumed.json["episodes"]) == (0, 6)
 
 
 def test_greedy_episodes_of_one_task_are_said_to_be_equal(run: Run, game: Path) -> None:
-    run(*EVAL, "--policy", "guessing.py:oracle", "-k", 2, "-o", "greedy.jsonl")
-    summary = summary_of(EvaluationFile.read(game / "greedy.jsonl").episodes, temperature=0.0)
+    run(*EVAL, "--policy", "guessing.py:oracle", "-k", 2, "-o", "greedy")
+    summary = summary_of(RunOfFolder(game / "greedy").evaluated(), temperature=0.0)
     assert summary["notes"] == [
         "at temperature 0 the episodes of a task are equal, or nearly: one sample of a task says as much"
     ]
@@ -182,7 +210,8 @@ def test_an_episode_that_never_ends_is_cut_after_100_turns(run: Run, tmp_path: P
     outcome = run("eval", *WAITING)
     assert outcome.code == 0
     assert "2 of 2 episodes were cut after 100 turns" in outcome.out
-    summary = run("eval", *WAITING, "--max-turns", 3, "-o", "short.jsonl", "--json").json
+    assert "100% of the episodes are cut by max_turns: raise max_turns" in run("why", "evals/Endless-waits").out
+    summary = run("eval", *WAITING, "--max-turns", 3, "-o", "short", "--json").json
     assert (summary["stop"], summary["turns"], summary["settings"]["max_turns"]) == ({"max_turns": 2}, 3, 3)
     assert "the episode was cut after 100 turns" in run("play", *WAITING).out
 
@@ -208,11 +237,11 @@ def test_a_success_that_only_successes_set(run: Run, game: Path) -> None:
     assert summary["pass@1"] == pytest.approx(1 / 6)
     [note] = summary["notes"]
     assert note.startswith("5 of 6 episodes have no metric 'success' and count as failures")
-    summary = run(*EVAL, "--policy", "guessing.py:always_3", "-n", 3, "-o", "never.jsonl", "--json").json
+    summary = run(*EVAL, "--policy", "guessing.py:always_3", "-n", 3, "-o", "never", "--json").json
     assert summary["notes"] == [
         "there is no pass@k: no episode has a metric 'success', and success_reward is not given"
     ]
-    comparison = run("compare", "evals/Guess-oracle.jsonl", "never.jsonl", "--json").json
+    comparison = run("compare", "evals/Guess-oracle", "never", "--json").json
     assert comparison["pass@1"]["difference"] == -1
 
 
@@ -226,9 +255,9 @@ def test_an_overlong_prompt_is_not_said_to_count_as_a_failure() -> None:
 
 def test_evaluations_of_other_tasks_are_not_compared(run: Run, game: Path) -> None:
     (game / "others.json").write_text('[{"number": 77}]')
-    run(*EVAL, "--policy", "guessing.py:oracle", "-o", "first.jsonl")
-    run(*EVAL[:2], "--tasks", "others.json", "--policy", "guessing.py:oracle", "-o", "second.jsonl")
-    assert "have no task in common" in run("compare", "first.jsonl", "second.jsonl").err
+    run(*EVAL, "--policy", "guessing.py:oracle", "-o", "first")
+    run(*EVAL[:2], "--tasks", "others.json", "--policy", "guessing.py:oracle", "-o", "second")
+    assert "have no task in common" in run("compare", "first", "second").err
 
 
 def test_random_signs_estimate_the_test_with_all_signs() -> None:
@@ -245,4 +274,7 @@ def test_a_model_that_is_loaded_here(run: Run, game: Path) -> None:
     summary = run(*EVAL, "--model", "tiny", "-n", 2, "-k", 2, "--max-tokens", 8, "--json").json
     assert (summary["episodes"], summary["failed"]) == (4, 0)
     assert 0 < summary["tokens"]["answer"] <= 32
-    assert json.loads((game / "evals" / "Guess-tiny.jsonl").read_text().splitlines()[1])["traces"]
+    played = RunOfFolder(game / "evals" / "Guess-tiny")
+    ids = {str(token) for episode in played.evaluated() for trace in episode.traces for token in trace.ids}
+    assert ids
+    assert ids <= played.tokens.keys()  # the page needs no tokenizer

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from ...envs.episode import Episode
 from ...envs.runtime.line_files import append_lines
+from ...records.files.token_texts import TokenTexts
 from ..learning.corrections import CORRECTIONS, Mismatch
 from ..learning.losses import LOSSES, MAX_LOG_RATIO
 from ..learning.samples import EpisodeSamples, MicroBatch, Sample, completion_slice
@@ -62,10 +63,9 @@ class LearningLog:
     ) -> None:
         self.path = path
         self._settings = settings
-        self._decode = decode
+        self._texts = TokenTexts(decode)
         self._reward_weights = dict(reward_weights)
         self._has_settings = False
-        self._known: set[int] = set()  # token ids whose text was written
         self._played: Sequence[Episode] = ()  # the present round, if it is recorded
         self._step = -1  # in which the present round was played
         self._samples: dict[int, tuple[int, Sample, dict[str, Any]]] = {}  # step, sample, and names, by their numbers
@@ -84,9 +84,7 @@ class LearningLog:
                 bound if math.isfinite(bound) else None for bound in self._settings.correction_bounds
             ]
             self._write({"settings": options | {"reward_weights": self._reward_weights}})
-        ids = {token for episode in episodes for trace in episode.traces for token in trace.ids} - self._known
-        self._known |= ids
-        self._write({"tokens": {str(token): self._decode(token) for token in sorted(ids)}})
+        self._write({"tokens": self._texts.new(episodes)})
 
     def add_scored(self, scored: Sequence[tuple[Episode, EpisodeSamples, float]]) -> None:
         """Write the votes of a round: see `Scorer.on_scored`."""
