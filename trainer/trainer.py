@@ -276,10 +276,15 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
             return metrics
         self._memory_tracker.start()
         with self._playing():
-            metrics = evaluated(rows, self.config, self.player, self.processes, self.missing_metrics, temperature)
+            metrics, episodes = evaluated(
+                rows, self.config, self.player, self.processes, self.missing_metrics, temperature
+            )
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        data_sets = len(self.eval_dataset) if isinstance(self.eval_dataset, Mapping) else 1
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics, episodes=episodes, data_sets=data_sets
+        )
         self._memory_tracker.stop_and_update_metrics(metrics)
         return metrics
 

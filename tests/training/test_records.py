@@ -23,6 +23,8 @@ from gymnast.envs.episode import ToolCallRecord, Turn
 from gymnast.envs.tokens import TokenTrace
 from gymnast.records import Run, read_episodes, why_lines
 from gymnast.records.files.episode_log import EpisodeLog
+from gymnast.records.files.evaluated_episodes import EvaluatedEpisodes
+from gymnast.records.files.token_texts import TokenTexts
 from gymnast.trainer import GRPOTrainer, RichProgress, RolloutError, RunFolder
 from gymnast.trainer.run_log.metrics import SUMS, Metrics, episode_metrics, weighted_metrics
 
@@ -95,6 +97,43 @@ def test_recorded_episodes_have_a_bounded_size(tmp_path: Path) -> None:
     assert [len(written[step]) for step in (0, 10, 20)] == [4, 6, 4]  # whole groups, also from the room that is left
     assert log.path.stat().st_size <= 64_000
     assert sum(map(len, written.values())) == len([*read_episodes(log.path)])
+
+
+def test_recorded_evaluations_are_spread_and_have_a_bounded_size(tmp_path: Path) -> None:
+    specs = [EpisodeSpec(task=Task(id="a"), group=f"{group}@0", member=at) for group in "abcd" for at in (0, 1)]
+    played, titles = [Episode(spec=spec, prompt=[]) for spec in specs], ("evaluation on easy", "evaluation on hard")
+    for begin in (0, 44):  # the first training is killed, and resumed at step 40
+        log = EvaluatedEpisodes(tmp_path)
+        log.resume(40)
+        for step in range(begin, 161, 4):
+            for title in titles:
+                log.add(title, step, played, every=None, max_steps=160, data_sets=2000, texts=TokenTexts(str))
+    lines = [json.loads(line) for line in log.path.read_text().splitlines()]
+    tens = [-(-number // 4) * 4 for number in range(0, 161, 10)]
+    for title in titles:  # whole groups in 1.9 kB
+        assert [line["step"] for line in lines if line["title"] == title] == [step for step in tens for _ in range(4)]
+
+
+@pytest.mark.parametrize("then", ["nothing", "train", "resume"])
+def test_an_evaluation_beside_an_earlier_run(then: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"record_run": True, "eval_rows": ROWS, "save_strategy": "steps", "save_steps": 1}
+    make_trainer(tmp_path, max_steps=1, **options).train()
+    earlier = lines_of(tmp_path)
+    trainer = make_trainer(tmp_path, max_steps=2, **options)
+    trainer.evaluate()
+    assert lines_of(tmp_path) == earlier
+    beside = Run(tmp_path / "evaluation")
+    assert (beside.is_evaluation, len(beside.played()), len(beside.evaluations["evaluation"])) == (True, 16, 1)
+    if then != "nothing":
+        trainer.train(resume_from_checkpoint=then == "resume")
+        trainer.evaluate()  # belongs to the training, like each evaluation from now on
+        run = Run(tmp_path)
+        own = [0] if then == "train" else []
+        assert [step for step, _ in run.evaluations["evaluation"]] == [*own, 2]
+        assert [row.step for row in run.episodes if row.evaluation] == [*own * 16, *[2] * 16]
+        assert [line["step"] for line in run.metrics] == [1, 2]
+        assert (tmp_path / "evaluation" / "metrics.jsonl").exists() == (then == "resume")
+        assert run.tokens.keys() >= {str(token) for one in run.evaluated() for token in one.traces[0].ids}
 
 
 def test_what_is_logged_after_half_a_line_is_kept(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from ...envs.episode import Episode
 from ...records.metrics.missing_metrics import MissingMetrics
 from ..models.distributed import Processes
 from ..options.config import AgentConfig
@@ -21,8 +22,8 @@ def evaluated(
     processes: Processes,
     missing: MissingMetrics,
     temperature: float | None,
-) -> dict[str, float]:
-    """Return the metrics of an evaluation, without a prefix; the processes share its tasks.
+) -> tuple[dict[str, float], list[Episode]]:
+    """Return the metrics of an evaluation, without a prefix, and its episodes; the processes share its tasks.
 
     The temperature is `eval_temperature` by default, or else the training temperature; 0 is greedy.
 
@@ -41,4 +42,4 @@ def evaluated(
         episodes = processes.gather(played)
     check_evaluation(episodes, config.max_failure_rate)
     metrics = evaluation_metrics(episodes, player.environment_of, success_reward=config.success_reward, missing=missing)
-    return metrics | {"runtime": time.perf_counter() - started}
+    return metrics | {"runtime": time.perf_counter() - started}, episodes

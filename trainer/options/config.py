@@ -227,7 +227,8 @@ class AgentConfig(TrainingArguments):
     log_episodes_steps: Number | None = option(
         None,
         "Optimiser steps between rounds written to episodes.jsonl, for `gymnast view` and `gymnast why`. 0: none. "
-        "None: with record_run, 16 rounds of the training, in at most 64 MB.",
+        "None: with record_run, 16 rounds of the training, in at most 64 MB. With record_run the same holds for "
+        "evaluations, in evaluations.jsonl.",
     )
     logging_steps: Positive = option(10, "Optimiser steps between two logs. Below 1: a share of all steps.")
 
