@@ -1,4 +1,4 @@
-"""The page of a run that still grows, served on this machine only."""
+"""The page of a run that still grows, or of several, served on this machine only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from aiohttp import web
 
 from ...records.files.run import Run
 from .index import index_of, to_json
-from .page import chunk, page
+from .page import chunk, index_of_runs, page, page_of_runs
+from .runs import Runs
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -19,25 +20,45 @@ HEADERS = {
 CLOSE_SECONDS = 1.0  # for answers that a browser is slow to take
 
 
-async def serve_page(run: Run, port: int, started: Callable[[str], object]) -> None:
-    """Serve the page until this is cancelled. Port 0 is any free one; `started` is called with the page's URL."""
+async def serve_page(shown: Run | Runs, port: int, started: Callable[[str], object]) -> None:
+    """Serve the page of a run, or of several with their own ones, until this is cancelled.
+
+    Port 0 is any free one; `started` is called with the page's URL.
+    """
+
+    def find(request: web.Request) -> Run | Runs:
+        name = request.match_info["name"].rstrip("/")
+        found = shown.found.get(name) if isinstance(shown, Runs) and name else None if name else shown
+        if found is None:
+            raise web.HTTPNotFound(text=f"there is no run {name}")
+        return found
 
     async def show(request: web.Request) -> web.Response:
-        run.read()
-        return web.Response(text="".join(page(run, follows=True)), content_type="text/html", headers=HEADERS)
+        found = find(request)
+        found.read()
+        parts = page_of_runs(found) if isinstance(found, Runs) else page(found, follows=True)
+        return web.Response(text="".join(parts), content_type="text/html", headers=HEADERS)
 
     async def index(request: web.Request) -> web.Response:
-        run.read()
-        if request.query.get("since") == str(run.changes):
+        found = find(request)
+        found.read()
+        if request.query.get("since") == str(found.changes):
             return web.Response(status=204)
-        return web.json_response(text=to_json(index_of(run)), headers=HEADERS)
+        value = index_of_runs(found) if isinstance(found, Runs) else index_of(found)
+        return web.json_response(text=to_json(value), headers=HEADERS)
 
     async def episodes(request: web.Request) -> web.Response:
-        body = chunk(run, int(request.match_info["number"]))
+        found = find(request)
+        if isinstance(found, Runs):
+            raise web.HTTPNotFound(text="several runs have no episodes of their own")
+        body = chunk(found, int(request.match_info["number"]))
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     application = web.Application(middlewares=[_refuse_other_sites])
-    application.add_routes([web.get("/", show), web.get("/index", index), web.get(r"/chunk/{number:\d+}", episodes)])
+    run = "/{name:(?:.+/)?}"
+    application.add_routes(
+        [web.get(run, show), web.get(run + "index", index), web.get(run + r"chunk/{number:\d+}", episodes)]
+    )
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLOSE_SECONDS)
     await runner.setup()
     try:

@@ -38,6 +38,8 @@ CURVES = {
 OF_ENVIRONMENT = re.compile(r"(environments/.+/)?environment/.+")
 """Metrics that an environment reports itself: of all episodes, and of one of several environments."""
 
+FIGURE = re.compile(r"reward|pass@\d+")
+
 EVALUATION_CURVES = ("reward", "pass@1")
 """Metrics of evaluations that are drawn."""
 
@@ -45,13 +47,18 @@ EVALUATION_CURVES = ("reward", "pass@1")
 def index_of(run: Run) -> dict[str, Any]:
     """Return the index of a run."""
     # The number of each name, so that a column of names is a column of numbers.
-    groups, tasks, stops, tools, votes = (defaultdict[Any, int](count().__next__) for _ in range(5))
+    groups, tasks, stops, tools, votes, parts = (defaultdict[Any, int](count().__next__) for _ in range(6))
+    kind = "evaluation" if run.is_evaluation else "training"
+    if not run.is_evaluation:
+        _ = parts[kind]  # the first part, also while it has no episode
     columns: dict[str, Callable[[EpisodeRow], Any]] = {
         "step": lambda row: row.step,
+        "part": lambda row: parts[row.evaluation or kind],
         "group": lambda row: groups[row.group],
         "task": lambda row: tasks[row.task, row.question],
         "member": lambda row: row.member,
         "reward": lambda row: short(row.reward),
+        "success": lambda row: short(row.success),
         "stop": lambda row: stops[row.stop],
         "tokens": lambda row: row.tokens,
         "turns": lambda row: row.turns,
@@ -69,10 +76,14 @@ def index_of(run: Run) -> dict[str, Any]:
     table = {name: [value(row) for row in run.episodes] for name, value in columns.items()}
     return {
         "title": run.folder.resolve().name,
+        "kind": kind,
+        "asked": run.asked,
+        "figures": figures_of(run) if run.is_evaluation else [],
         "changes": run.changes,
         "chunk": CHUNK,
         "count": len(run.episodes),
         "episodes": table,
+        "parts": [*parts] or [kind],
         "groups": [*groups],
         "tasks": [list(task) for task in tasks],
         "stops": [*stops],
@@ -88,6 +99,21 @@ def index_of(run: Run) -> dict[str, Any]:
         "settings": run.settings,
         "tokens": run.tokens,
     }
+
+
+def figures_of(run: Run) -> list[dict[str, Any]]:
+    """Return reward and pass@k of the latest evaluation of each data set, with their 95 % intervals."""
+    return [
+        {
+            "name": name + title.removeprefix("evaluation"),
+            "value": short(value),
+            "low": short(logs[-1][1].metrics.get(f"{name}/low")),
+            "high": short(logs[-1][1].metrics.get(f"{name}/high")),
+        }
+        for title, logs in run.evaluations.items()
+        for name, value in logs[-1][1].metrics.items()
+        if FIGURE.fullmatch(name)
+    ]
 
 
 def _curves(run: Run) -> list[dict[str, Any]]:

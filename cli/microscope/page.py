@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs no server and no network.
+"""The page of a run: one HTML file that needs no server and no network; and that of several runs, which leads to them.
 
 The browser paints the index as soon as it has read the beginning of the file. Episodes follow in compressed chunks, and
 each is inflated when one of its episodes is opened. Every script is known by its hash, so a script that a transcript
@@ -10,10 +10,13 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import jinja2
 
@@ -21,12 +24,18 @@ from gymnast import REPOSITORY, __version__
 
 from ...records.files.run import Run
 from .index import CHUNK, index_of, to_json
+from .runs import Runs
 
 SCRIPTS = (
     *("dom.js", "data.js", "charts.js", "overview.js", "list.js", "transcript.js", "tokens.js", "timeline.js"),
     *("why.js", "compare.js", "episode.js", "main.js"),
 )
-"""The scripts, in the order in which they run."""
+"""The scripts of a run's page, in the order in which they run."""
+
+SCRIPTS_OF_RUNS = ("dom.js", "runs.js")
+
+NAME = "view.html"
+"""The file of a page in the folder that it shows."""
 
 
 def write_page(run: Run, path: Path) -> None:
@@ -35,21 +44,46 @@ def write_page(run: Run, path: Path) -> None:
         file.writelines(page(run))
 
 
+def write_pages(runs: Runs, path: Path) -> None:
+    """Write the page of several runs, and that of each into its folder."""
+    links = {}
+    for name, run in runs.found.items():
+        write_page(run, run.folder / NAME)
+        links[name] = quote(os.path.relpath(run.folder / NAME, path.parent))
+    path.write_text("".join(page_of_runs(runs, links)), encoding="utf-8")
+
+
+def page_of_runs(runs: Runs, links: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Yield the parts of the page of several runs; without links to their pages, it follows those of a server."""
+    yield from _page(runs.folder, SCRIPTS_OF_RUNS, index_of_runs(runs, links), follows=links is None)
+
+
+def index_of_runs(runs: Runs, links: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the index of several runs, with the addresses of their pages."""
+    return runs.index() | {"links": links or {name: f"{quote(name)}/" for name in runs.found}}
+
+
 def page(run: Run, *, follows: bool = False) -> Iterator[str]:
-    """Yield the parts of the page; one that follows fetches its episodes from the server that it came from."""
-    script = "\n".join(_text(f"scripts/{name}") for name in SCRIPTS)
+    """Yield the parts of a run's page; one that follows fetches its episodes from the server that it came from."""
+    yield from _page(run.folder, SCRIPTS, index_of(run), () if follows else _chunks(run), follows=follows)
+
+
+def _page(
+    folder: Path, scripts: Sequence[str], index: Mapping[str, Any], chunks: Iterable[str] = (), *, follows: bool
+) -> Iterator[str]:
+    script = "\n".join(_text(f"scripts/{name}") for name in scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     fetches = "'self'" if follows else "'none'"
     yield from _template().generate(
-        title=run.folder.resolve().name,
+        title=folder.resolve().name,
         script=script,
         style=_text("style.css"),
-        index=to_json(index_of(run)),
+        index=to_json(index),
         policy=f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
         f"connect-src {fetches}; base-uri 'none'; form-action 'none'",
         repository=REPOSITORY,
         version=__version__,
-        chunks=() if follows else _chunks(run),
+        chunks=chunks,
         follows=follows,
     )
 

@@ -6,8 +6,9 @@ import asyncio
 import http.client
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,11 +17,13 @@ from playwright.sync_api import Browser, Page, expect
 from gymnast.cli.main import main
 from gymnast.cli.microscope.follow import serve_page
 from gymnast.cli.microscope.page import write_page
+from gymnast.cli.microscope.runs import Runs
 from gymnast.envs import StopReason
 from gymnast.envs.runtime.threads import run_in_loop
 from gymnast.records.files.run import Run
+from gymnast.records.files.run_files import line_files
 
-from ..training.buttons import make_trainer
+from ..training.buttons import ROWS, make_trainer
 from .chromium import chromium, opened
 from .made_runs import episode, write_run
 
@@ -43,9 +46,10 @@ def page_of(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The page of a real training, in which the tasks of step 1 come again in step 3."""
+    """The page of a real training, in which the tasks of step 1 come again in step 3, and an evaluation in each."""
     folder = tmp_path_factory.mktemp("run")
-    make_trainer(folder, max_steps=3, shuffle_dataset=False, record_run=True).train()
+    evaluating: dict[str, Any] = {"eval_rows": ROWS[:1], "eval_strategy": "steps", "eval_steps": 1}
+    make_trainer(folder, max_steps=3, shuffle_dataset=False, record_run=True, **evaluating).train()
     assert main(["view", str(folder)]) == 0
     return (folder / "view.html").as_uri()
 
@@ -59,7 +63,7 @@ def reading(browser: Browser, url: str, view: str, episode: int = 0) -> Iterator
 
 def test_the_overview_leads_to_an_episode(browser: Browser, trained: str) -> None:
     with opened(browser, f"{trained}#step=3") as page:
-        expect(page.locator("#summary")).to_contain_text("3 steps · 24 recorded episodes")
+        expect(page.locator("#summary")).to_contain_text("3 steps · 36 recorded episodes")
         titles = page.locator(".curves figcaption span:first-child").all_inner_texts()
         assert titles[:2] == ["reward", "success"]
         success = page.locator(".curves .chart").nth(1)
@@ -106,7 +110,7 @@ def test_tokens_are_coloured_and_tell_their_figures(browser: Browser, trained: s
         for fact in ("sampled by the model", "generator", "trainer", "gap", "advantage", "∂loss/∂log p"):
             expect(page.locator("#tip")).to_contain_text(fact)
         page.keyboard.press("c")  # the next colour
-        expect(page.locator(".chip[aria-pressed=true]")).to_have_text("share of the gradient")
+        expect(page.locator("#main .chip[aria-pressed=true]")).to_have_text("share of the gradient")
 
 
 def test_why_this_advantage(browser: Browser, trained: str) -> None:
@@ -135,6 +139,67 @@ def test_the_same_task_across_steps_shows_the_first_divergent_token(browser: Bro
         different.last.click()
         expect(page.locator(".column .tok.divergent")).not_to_have_count(0)
         expect(page.locator(".column strong").nth(1)).to_have_text(page.locator("tr[aria-current] th").inner_text())
+
+
+def test_the_same_task_of_an_evaluation_across_steps(browser: Browser, trained: str) -> None:
+    with opened(browser, f"{trained}#step=2") as page:
+        page.get_by_role("button", name="evaluation", exact=True).click()
+        expect(page.locator(".stepswitch span")).to_have_text("evaluation at step 3")
+        assert page.locator(".cell").count() == 4
+        page.locator(".cell").first.click()
+        tabs = page.locator(".tabs button").all_inner_texts()
+        assert tabs == ["Transcript", "Tokens", "Timeline", "Group", "Across steps"]  # nothing was learned from it
+        page.keyboard.press("5")
+        assert page.locator(".history .step").all_inner_texts() == ["step 1", "step 2", "step 3"]
+        assert "⟨" not in page.locator(".columns").inner_text()  # each token has its text
+
+
+def test_an_evaluation_shows_its_worst_tasks(browser: Browser, tmp_path: Path) -> None:
+    tasks = {"good@0": (1.0, 1.0), "bad@0": (0.0, 1.0)}  # in the order in which they ended, unlike that of the page
+    made = [
+        (0, episode(group=group, question=group, member=member, reward=reward, text=str(reward), row={"answer": "x"}))
+        for group, rewards in tasks.items()
+        for member, reward in reversed([*enumerate(rewards)])
+    ]
+    for _, one in made:
+        one.traces.clear()  # as a server's model
+    figures = {"step": 0, "eval_pass@1": 0.75, "eval_pass@1/low": 0.5, "eval_pass@1/high": 1.0, "eval_runtime": 1.0}
+    url = page_of(write_run(tmp_path, metrics=[figures], evaluations=made))
+    with opened(browser, f"{url}#sort=") as page:
+        expect(page.locator("#summary")).to_have_text("4 episodes · 2 tasks · pass@1 0.75")
+        assert page.locator(".figure").inner_text().split("\n") == ["pass@1", "75 %", "50 % to 100 %"]
+        assert page.locator("table.tasks tbody th").all_inner_texts() == ["bad@0", "good@0"]
+        assert page.locator(".groups .cell").all_inner_texts() == ["0", "1", "1", "1"]
+        page.locator("table.tasks tbody tr").first.click()
+        assert page.locator(".answer pre").all_inner_texts() == ["x", "up"]
+        page.get_by_role("tab", name="Group").click()
+        expect(page.locator("table.others td").last).to_have_text("0: 0.0⏎ here, 1.0⏎ there")
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_the_index_of_several_runs(served: bool, browser: Browser, tmp_path: Path) -> None:
+    metrics = [{"step": step, "reward": step / 4, "environment/success": 0.5} for step in (1, 2)]
+    write_run(tmp_path / "runs" / "a#1", [(0, episode(error="no lamp", member=member)) for member in range(3)], metrics)
+    evaluated = {"step": 0, "eval_reward": 0.25, "eval_pass@1": 0.25, "eval_runtime": 1.0}
+    write_run(tmp_path / "evals" / "b", metrics=[evaluated], evaluations=[(0, episode(question="asked"))])
+    (tmp_path / "checkpoint-1").mkdir()
+    assert main(["view", str(tmp_path)]) == 0
+    site = serving(tmp_path) if served else nullcontext((tmp_path / "view.html").as_uri())
+    with site as url, opened(browser, url, viewport=PHONE) as page:
+        expect(page.locator("#summary")).to_have_text("1 evaluation · 1 training")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        evaluation, training = page.locator(".run").all()
+        expect(training).to_contain_text("runs/a#1")
+        expect(training).to_contain_text("0.25 → 0.5")
+        expect(training).to_contain_text("success\n0.5", use_inner_text=True)
+        expect(training.locator(".alarmcount")).to_have_text("2 alarms")
+        expect(training.get_by_role("img", name="reward: from 0.25 to 0.5")).to_be_visible()
+        expect(evaluation).to_contain_text("Pass@1 is 25%, the reward 0.25: ")
+        if served:
+            write_run(tmp_path / "new", metrics=metrics)
+            expect(page.locator("#summary")).to_have_text("2 trainings · 1 evaluation")
+        page.get_by_text("evals/b").click()
+        expect(page.locator(".episodehead h2")).to_have_text("asked")  # of the run's own page
 
 
 def test_the_timeline_has_a_lane_for_each_member(browser: Browser, trained: str) -> None:
@@ -210,8 +275,8 @@ def test_a_phone_and_the_dark(browser: Browser, trained: str) -> None:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """Serve the page of a run folder; yields its URL."""
-    run = Run(folder)
+    """Serve the page of a run folder, or of several runs; yields its URL."""
+    run = Run(folder) if line_files(folder) else Runs(folder)
     url: Future[str] = Future()
 
     async def begin() -> asyncio.Task[None]:

@@ -7,8 +7,8 @@ const MOST_COMPARED = 64;
 async function compareGroup(own, place) {
   const others = groupOf(place).filter((each) => each !== place);
   if (!others.length) return h("p.calm", {}, "This episode has no other member of its group in the records.");
-  const [table, columns] = await compare(own, place, others, (row) => `member ${row.member}`);
-  return h("div.compare", {}, table, sideBySide(own, place, chosenFirst(columns).slice(0, MOST_COLUMNS - 1)));
+  const [table, first, columns] = await compare(own, place, others, (row) => `member ${row.member}`);
+  return h("div.compare", {}, table, sideBySide(first, chosenFirst(columns).slice(0, MOST_COLUMNS - 1)));
 }
 
 /** The same task at other steps, and one of them beside this episode. */
@@ -25,69 +25,82 @@ async function compareSteps(own, place) {
   if (!others.length) {
     return [history, h("p.calm", {}, "This task is recorded at this step only. Record more often (log_episodes_steps), or train on fewer tasks.")];
   }
-  const [table, columns] = await compare(own, place, others, (row) => `step ${row.step}, member ${row.member}`);
-  return [history, h("div.compare", {}, table, sideBySide(own, place, chosenFirst(columns).slice(0, 1)))];
+  const [table, first, columns] = await compare(own, place, others, (row) => `step ${row.step}, member ${row.member}`);
+  return [history, h("div.compare", {}, table, sideBySide(first, chosenFirst(columns).slice(0, 1)))];
 }
 
 function chosenFirst(columns) {
   return columns.toSorted((one, other) => (other.place === state.with) - (one.place === state.with));
 }
 
-/** A table of where other episodes leave this one, and the columns of `sideBySide`. */
+/** A table of where other episodes leave this one, and the columns of `sideBySide`: this one's, and those of the others. */
 async function compare(own, place, others, nameOf) {
   const shown = others.slice(0, MOST_COMPARED);
   const all = await Promise.all(shown.map(details));
-  const columns = shown.map((each, index) => ({ place: each, row: brief(each), episode: all[index].episode, name: nameOf(brief(each)) }));
+  const inWords = [own, ...all].some(({ episode }) => !episode.traces.length);
+  const column = (each, { episode }, name) => ({ place: each, row: brief(each), pieces: piecesOf(episode, inWords), name });
+  const first = column(place, own, "this episode");
+  const columns = shown.map((each, index) => column(each, all[index], nameOf(brief(each))));
   const choose = (each) => () => go({ with: each });
-  const rows = columns.map(({ place: each, row, episode, name }) =>
+  const rows = columns.map(({ place: each, row, pieces, name }) =>
     h("tr", { "aria-current": each === state.with ? "true" : null, tabindex: 0, onclick: choose(each), onkeydown: onEnter(choose(each)) },
-      h("th", { scope: "row" }, name), h("td", {}, show(row.reward)), h("td", {}, row.stop), h("td", {}, divergence(own.episode, episode))));
-  const head = ["compare with", "reward", "stop", "first divergent token"].map((name) => h("th", { scope: "col" }, name));
-  return [h("div.scroll", {}, h("table.others", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows))), columns];
+      h("th", { scope: "row" }, name), h("td", {}, show(row.reward)), h("td", {}, row.stop), h("td", {}, divergence(first.pieces, pieces, inWords))));
+  const head = ["compare with", "reward", "stop", `first divergent ${inWords ? "word" : "token"}`].map((name) => h("th", { scope: "col" }, name));
+  return [h("div.scroll", {}, h("table.others", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows))), first, columns];
 }
 
-/** The place of the first token that differs in the first completions; null if there is none. */
+/** The tokens of the first completion, or the words of the messages, which a policy without tokens has: `{key, text, sampled}`. */
+function piecesOf(episode, inWords) {
+  if (!inWords) {
+    const { completion_ids: ids, mask } = episode.traces[0];
+    return ids.map((id, place) => ({ key: id, text: textOfToken(id), sampled: mask[place] === 1 }));
+  }
+  const words = (texts, sampled) => (`${texts.filter(Boolean).join("\n")}\n`.match(/\S+\s*/g) || []).map((text) => ({ key: text, text, sampled }));
+  return episode.turns.flatMap(({ message: answer, observation }) => [
+    ...words([textOf(answer.content), ...(answer.tool_calls || []).map(writtenCall)], true),
+    ...words(observation.map((each) => textOf(each.content)), false),
+  ]);
+}
+
+function writtenCall(call) {
+  return `${call.function.name} ${textOfValue(call.function.arguments)}`;
+}
+
+/** The place of the first piece that differs; null if there is none. */
 function divergentPlace(one, other) {
-  const [ids, otherIds] = [one, other].map((each) => each.traces[0]?.completion_ids || []);
-  const length = Math.max(ids.length, otherIds.length);
-  for (let place = 0; place < length; place += 1) if (ids[place] !== otherIds[place]) return place;
+  const length = Math.max(one.length, other.length);
+  for (let place = 0; place < length; place += 1) if (one[place]?.key !== other[place]?.key) return place;
   return null;
 }
 
-function divergence(one, other) {
+function divergence(one, other, inWords) {
   const place = divergentPlace(one, other);
-  if (place === null) return "none: the same tokens";
-  const [here, there] = [one, other].map((each) => tokenName(each.traces[0]?.completion_ids[place]));
+  if (place === null) return `none: the same ${inWords ? "words" : "tokens"}`;
+  const [here, there] = [one, other].map((pieces) => pieces[place]?.text.replaceAll("\n", "⏎") ?? "end");
   return [`${place}: `, h("code", {}, here), " here, ", h("code", {}, there), " there"];
-}
-
-function tokenName(id) {
-  return id === undefined ? "end" : textOfToken(id).replaceAll("\n", "⏎");
 }
 
 const KEPT = 8; // common tokens that are shown before the first difference
 
-/** This episode and others, from shortly before the first token in which any of them differs from it. */
-function sideBySide(own, place, others) {
-  const places = others.map(({ episode }) => divergentPlace(own.episode, episode));
+/** This episode and others, from shortly before the first piece in which any of them differs from it. */
+function sideBySide(first, others) {
+  const places = others.map(({ pieces }) => divergentPlace(first.pieces, pieces));
   const known = places.filter((at) => at !== null);
   const start = known.length ? Math.max(0, smallest(known) - KEPT) : 0;
-  const first = { place, row: brief(place), episode: own.episode, name: "this episode" };
   return h("div.columns", {}, tokenColumn(first, start, known.length ? smallest(known) : null),
     others.map((other, index) => tokenColumn(other, start, places[index])));
 }
 
-/** The tokens of one column from `start` on; the one at `at` is the first that differs. */
-function tokenColumn({ place, row, episode, name }, start, at) {
-  const { completion_ids: ids, mask } = episode.traces[0] || { completion_ids: [], mask: [] };
-  const spans = ids.slice(start).map((id, index) => {
+/** The pieces of one column from `start` on; the one at `at` is the first that differs. */
+function tokenColumn({ place, row, pieces, name }, start, at) {
+  const spans = pieces.slice(start).map(({ text, sampled }, index) => {
     const here = start + index;
-    const classes = ["span", "tok", mask[here] ? "" : "given", at !== null && here < at ? "common" : "", here === at ? "divergent" : ""];
-    return h(classes.filter(Boolean).join("."), {}, visible(textOfToken(id)));
+    const classes = ["span", "tok", sampled ? "" : "given", at !== null && here < at ? "common" : "", here === at ? "divergent" : ""];
+    return h(classes.filter(Boolean).join("."), {}, visible(text));
   });
   return h("section.column", {},
     h("header", {}, h("strong", {}, name), h("span.meta", {}, `reward ${show(row.reward)} · ${row.stop}`),
       place !== state.episode && h("button.link", { onclick: () => go({ episode: place, with: null }) }, "open")),
-    start > 0 && h("p.fold", {}, `${plural(start, "token")} in common`),
-    h("div.strip", {}, spans, at !== null && at >= ids.length && h("span.tok.divergent", {}, "end")));
+    start > 0 && h("p.fold", {}, `${plural(start, "piece")} in common`),
+    h("div.strip", {}, spans, at !== null && at >= pieces.length && h("span.tok.divergent", {}, "end")));
 }

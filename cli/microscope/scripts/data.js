@@ -3,18 +3,29 @@
 /** The index of the run, and its episodes, which are inflated when they are looked at. */
 let run = JSON.parse(document.getElementById("index").textContent);
 let rewardRange;
-let recordedSteps;
-let placesOfStep; // step -> places of its episodes
+let part; // of the run that is looked at, in `run.parts`: the training's rounds, or the evaluations of a data set
+let recordedSteps; // of this part
+let placesOfStep; // step -> places of its episodes in this part
 const chunks = new Map(); // number -> promise of its episodes
 const follows = document.body.dataset.follows === "yes";
 
 function prepare() {
   const rewards = run.episodes.reward.filter((each) => each !== null);
   rewardRange = rewards.reduce(([low, high], each) => [Math.min(low, each), Math.max(high, each)], [Infinity, -Infinity]);
-  placesOfStep = Map.groupBy(run.episodes.step.keys(), (place) => run.episodes.step[place]);
+  showPart(part in run.parts ? part : 0);
+}
+
+function showPart(number) {
+  part = number;
+  placesOfStep = Map.groupBy(placesWhere((place) => run.episodes.part[place] === part), (place) => run.episodes.step[place]);
   recordedSteps = [...placesOfStep.keys()].sort((one, other) => one - other);
 }
 prepare();
+
+/** Whether the part that is looked at is one evaluation, so that its step says nothing. */
+function isOneEvaluation() {
+  return run.kind === "evaluation" && recordedSteps.length < 2;
+}
 
 /** The brief facts of an episode. */
 function brief(place) {
@@ -22,7 +33,7 @@ function brief(place) {
   const [task, question] = run.tasks[columns.task[place]];
   const stop = run.stops[columns.stop[place]];
   return {
-    place, task, question, stop,
+    place, task, question, stop, isTrained: run.parts[columns.part[place]] === "training", success: columns.success[place],
     step: columns.step[place], group: run.groups[columns.group[place]], member: columns.member[place],
     reward: columns.reward[place], tokens: columns.tokens[place], turns: columns.turns[place],
     seconds: columns.seconds[place], errors: columns.errors[place], failed: columns.failed[place] === 1,
@@ -37,12 +48,12 @@ function placesWhere(test) {
 }
 
 function groupOf(place) {
-  const { step, group } = run.episodes;
-  return placesOfStep.get(step[place]).filter((each) => group[each] === group[place]);
+  const { step, group, member } = run.episodes;
+  return placesOfStep.get(step[place]).filter((each) => group[each] === group[place]).sort((one, other) => member[one] - member[other]);
 }
 
 function sameTask(place) {
-  return placesWhere((each) => run.episodes.task[each] === run.episodes.task[place]);
+  return placesWhere((each) => run.episodes.task[each] === run.episodes.task[place] && run.episodes.part[each] === run.episodes.part[place]);
 }
 
 /** The whole episode: `{episode, learning}`. */

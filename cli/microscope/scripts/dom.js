@@ -70,6 +70,43 @@ function mean(values) {
   return values.length ? sum(values) / values.length : null;
 }
 
+/** Show the page by day or by night; as the system says until it is called. */
+function switchTheme() {
+  const { dataset } = document.documentElement;
+  const isDark = dataset.theme ? dataset.theme === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
+  dataset.theme = isDark ? "light" : "dark";
+}
+
+function themeButton() {
+  return h("button.icon", { onclick: switchTheme, "aria-label": "light or dark", title: "light or dark (d)" }, "◐");
+}
+
+/** A share with its 95 % interval on a line from 0 to 1; a plain number without one. */
+function interval({ name, value, low, high }) {
+  const at = (share) => `${(100 * share).toFixed(1)}%`;
+  if (low === null || !name.startsWith("pass@")) {
+    return h("span.figure", {}, h("span.name", {}, name), h("strong", {}, show(value)), low !== null && h("span.meta", {}, `${show(low)} to ${show(high)}`));
+  }
+  return h("span.figure", {}, h("span.name", {}, name), h("strong", {}, percent(value)),
+    h("span.interval", { "aria-hidden": "true" }, h("span", { style: { left: at(low), width: at(high - low) } }), h("i", { style: { left: at(value) } })),
+    h("span.meta", {}, `${percent(low)} to ${percent(high)}`));
+}
+
+/** Ask `again` every two seconds for what is new; the element `live` shows whether it answers. */
+function keepAsking(again) {
+  const ask = async () => {
+    const live = document.getElementById("live");
+    try {
+      await again();
+      live?.classList.remove("lost");
+    } catch {
+      live?.classList.add("lost");
+    }
+    setTimeout(ask, 2000);
+  };
+  setTimeout(ask, 2000);
+}
+
 /** The colour of a reward within the rewards of the run: low is warm, high is green. Equal rewards are green above 0. */
 function rewardColor(value, [low, high]) {
   if (typeof value !== "number") return "var(--line)";

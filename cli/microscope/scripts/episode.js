@@ -9,13 +9,19 @@ const VIEWS = {
   steps: { title: "Across steps", make: compareSteps },
 };
 
+/** The names of the views of an episode; nothing was learned from one of an evaluation. */
+function viewsOf(row) {
+  return Object.keys(VIEWS).filter((name) => (name !== "why" || row.isTrained) && (name !== "steps" || !isOneEvaluation()));
+}
+
 /** The pane of one episode. */
 async function episodePane(place) {
   const row = brief(place);
   const whole = await details(place);
-  const view = VIEWS[state.view] ? state.view : "transcript";
-  const tabs = h("nav.tabs", { role: "tablist", "aria-label": "views of the episode" }, Object.entries(VIEWS).map(([name, { title }], index) =>
-    h("button", { role: "tab", "aria-selected": String(name === view), "aria-controls": "view", title: `key ${index + 1}`, onclick: () => go({ view: name }) }, title)));
+  const names = viewsOf(row);
+  const view = names.includes(state.view) ? state.view : "transcript";
+  const tabs = h("nav.tabs", { role: "tablist", "aria-label": "views of the episode" }, names.map((name, index) =>
+    h("button", { role: "tab", "aria-selected": String(name === view), "aria-controls": "view", title: `key ${index + 1}`, onclick: () => go({ view: name }) }, VIEWS[name].title)));
   return h("section.episodepane", {},
     place === run.telling && reason("This episode shows it."),
     header(row, whole.episode), tabs,
@@ -28,7 +34,8 @@ function header(row, episode) {
   return h("header.episodehead", {},
     h("div.where", {},
       h("button.link", { onclick: () => go({ episode: null }) }, "overview"), " / ",
-      h("button.link", { onclick: () => go({ step: row.step, episode: null }) }, `step ${row.step}`), ` / ${row.group} / member ${row.member}`),
+      !isOneEvaluation() && [h("button.link", { onclick: () => go({ step: row.step, episode: null }) }, stepName(row.step)), " / "],
+      `${row.group} / member ${row.member}`),
     h("h2", {}, row.question || row.task),
     h("div.facts", {},
       h("span.fact", {}, h("span.name", {}, "reward"), h("span.dot", { style: { "--fill": rewardColor(row.reward, rewardRange) } }), show(row.reward)),

@@ -14,6 +14,7 @@ function listed() {
   };
   const toolNumber = run.tools.indexOf(tool);
   const found = placesWhere((place) => {
+    if (run.episodes.part[place] !== part) return false;
     if (!filtered && run.episodes.step[place] !== step) return false;
     if (stop && run.stops[run.episodes.stop[place]] !== stop) return false;
     if (tool && !run.episodes.tools[place].includes(toolNumber)) return false;
@@ -29,7 +30,21 @@ function listed() {
   const latestFirst = (one, other) => run.episodes.step[other] - run.episodes.step[one] || one - other;
   if (sort) found.sort((one, other) => keys[sort](one) - keys[sort](other) || latestFirst(one, other));
   else if (filtered) found.sort(latestFirst);
+  else if (run.parts[part] !== "training") worstTasksFirst(found);
   return { places: found, isFlat: Boolean(filtered) };
+}
+
+/** Sort the episodes of an evaluation, which are recorded in the order in which they ended. */
+function worstTasksFirst(places) {
+  const { group, member, reward } = run.episodes;
+  const means = new Map([...Map.groupBy(places, (place) => group[place])]
+    .map(([each, members]) => [each, mean(members.map((place) => reward[place]).filter((one) => one !== null)) ?? -Infinity]));
+  places.sort((one, other) => means.get(group[one]) - means.get(group[other]) || group[one] - group[other] || member[one] - member[other]);
+}
+
+/** The name of a step in the part that is looked at. */
+function stepName(step) {
+  return run.parts[part] === "training" ? `step ${step}` : `${run.parts[part]} at step ${step}`;
 }
 
 /** The share of an episode in the gradients of its step; see why.js. */
@@ -53,8 +68,10 @@ function sidebar() {
   const options = { marks: recordedSteps, selected: state.step, onstep: (step) => go({ step: nearestStep(step) }), height: 64 };
   return [
     reward && chart({ ...reward, steps: run.steps }, options),
+    run.parts.length > 1 && h("div.row.chips.parts", { role: "group", "aria-label": "part of the run" }, run.parts.map((title, number) =>
+      h("button.chip", { "aria-pressed": String(number === part), onclick: () => go({ part: number, step: null, episode: null }) }, title))),
     run.count ? filters() : null,
-    run.count ? (isFlat ? flatList(places) : [stepSwitch(), groupList(places)]) : null,
+    run.count ? (isFlat ? flatList(places) : [!isOneEvaluation() && stepSwitch(), groupList(places)]) : null,
   ];
 }
 
@@ -64,14 +81,15 @@ function filters() {
       h("option", { value: "" }, title), values.map((each) => h("option", { value: each, selected: state[name] === each }, each)));
   const chip = (name, value, title) =>
     h("button.chip", { "aria-pressed": String(state[name] === value), onclick: () => go({ [name]: state[name] === value ? null : value }) }, title);
+  const learns = ([value]) => run.parts[part] === "training" || !["cut", "pull"].includes(value);
   const active = ["stop", "tool", "kind", "sort", "q"].some((name) => state[name]);
   return h("div.filters", {},
     h("input", { type: "search", name: "q", placeholder: "search tasks", "aria-label": "search tasks", value: state.q || "",
       oninput: (event) => go({ q: event.target.value || null }, { replace: true }) }),
     h("div.row", {}, choose("stop", "any stop reason", [...run.stops].sort()), choose("tool", "any tool", [...run.tools].sort())),
     h("div.row.chips", {},
-      Object.entries(KINDS).map(([value, title]) => chip("kind", value, title)),
-      Object.entries(SORTS).map(([value, title]) => chip("sort", value, title)),
+      Object.entries(KINDS).filter(learns).map(([value, title]) => chip("kind", value, title)),
+      Object.entries(SORTS).filter(learns).map(([value, title]) => chip("sort", value, title)),
       active && h("button.chip.clear", { onclick: () => go({ stop: null, tool: null, kind: null, sort: null, q: null }) }, "clear")));
 }
 
@@ -80,7 +98,7 @@ function stepSwitch() {
   const to = (change) => ({ disabled: recordedSteps[index + change] === undefined, onclick: () => go({ step: recordedSteps[index + change] }) });
   return h("div.stepswitch", {},
     h("button", { ...to(-1), "aria-label": "previous recorded step" }, "‹"),
-    h("span", {}, `step ${state.step}`),
+    h("span", {}, stepName(state.step)),
     h("button", { ...to(1), "aria-label": "next recorded step" }, "›"));
 }
 
@@ -92,7 +110,7 @@ function groupList(places) {
     const isFlat = new Set(rewards).size < 2;
     return h("li", {},
       h("div.question", { title: row.group }, row.question || row.task),
-      h("div.cells", {}, members.map(cell), isFlat && h("span.note", {}, "no spread")));
+      h("div.cells", {}, members.map(cell), isFlat && row.isTrained && h("span.note", {}, "no spread")));
   }));
 }
 
@@ -113,7 +131,7 @@ function flatList(places) {
       cell(place),
       h("button.plain", { onclick: () => go({ episode: place }) },
         h("span.question", {}, row.question || row.task),
-        h("span.meta", {}, `step ${row.step} · ${row.stop} · ${plural(row.tokens, "token")}${row.errors ? ` · ${plural(row.errors, "error")}` : ""}`)));
+        h("span.meta", {}, `${isOneEvaluation() ? "" : `step ${row.step} · `}${row.stop} · ${plural(row.tokens, "token")}${row.errors ? ` · ${plural(row.errors, "error")}` : ""}`)));
   });
   const more = places.length > MOST_SHOWN ? `; the first ${MOST_SHOWN} are shown` : "";
   return [h("p.count", { role: "status" }, `${plural(places.length, "episode")}${more}`), h("ol.flat", {}, rows)];

@@ -1,22 +1,30 @@
 "use strict";
 
 // The state of the page stands in its address, so that a link leads to what its sender saw.
-const NUMBERS = ["episode", "step", "with"];
+const NUMBERS = ["episode", "step", "with", "part"];
 let state = {};
 
 function readState() {
-  state = { episode: null, step: null, with: null };
+  state = { episode: null, step: null, with: null, part: null };
   for (const [name, value] of new URLSearchParams(location.hash.slice(1))) state[name] = NUMBERS.includes(name) ? Number(value) : value;
   if (!(state.episode >= 0 && state.episode < run.count)) state.episode = null;
-  if (state.episode !== null) state.step ??= run.episodes.step[state.episode];
+  if (state.episode !== null) {
+    state.step ??= run.episodes.step[state.episode];
+    state.part = run.episodes.part[state.episode];
+  }
+  if (!(state.part in run.parts)) state.part = 0;
+  if (state.part !== part) showPart(state.part);
   if (!recordedSteps.includes(state.step)) state.step = recordedSteps[recordedSteps.length - 1] ?? null;
 }
 
 /** Change some of the state and show it. */
 function go(changes, { replace = false } = {}) {
   const next = { ...state, ...changes };
-  if (changes.episode !== undefined && changes.episode !== null) next.step = run.episodes.step[changes.episode];
-  const known = Object.entries(next).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  if (changes.episode !== undefined && changes.episode !== null) {
+    next.step = run.episodes.step[changes.episode];
+    next.part = run.episodes.part[changes.episode];
+  }
+  const known = Object.entries(next).filter(([name, value]) => value !== null && value !== undefined && value !== "" && (name !== "part" || value > 0));
   const address = `#${new URLSearchParams(known)}`;
   if (replace) history.replaceState(null, "", address);
   else history.pushState(null, "", address);
@@ -41,6 +49,7 @@ async function render() {
     field?.setSelectionRange(field.value.length, field.value.length);
   }
   document.body.classList.toggle("reading", state.episode !== null);
+  document.body.classList.toggle("evaluation", run.kind === "evaluation");
   const pane = state.episode === null ? overview() : await episodePane(state.episode).catch(trouble);
   if (number === shown) main.replaceChildren(pane);
 }
@@ -59,7 +68,7 @@ const KEYS = {
   o: ["overview", () => go({ episode: null })],
   c: ["next colour of the tokens", nextColour],
   "/": ["search tasks", () => side.querySelector("[name=q]")?.focus()],
-  d: ["light or dark", () => switchTheme()],
+  d: ["light or dark", switchTheme],
   "?": ["these keys", () => help.showModal()],
 };
 
@@ -96,8 +105,8 @@ function nextColour() {
 
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, dialog")) return;
-  const view = Object.keys(VIEWS)[Number(event.key) - 1];
-  if (view && state.episode !== null) return go({ view });
+  const view = state.episode === null ? null : viewsOf(brief(state.episode))[Number(event.key) - 1];
+  if (view) return go({ view });
   const action = KEYS[event.key]?.[1];
   if (!action) return;
   event.preventDefault();
@@ -112,25 +121,25 @@ const help = h("dialog.help", { "aria-label": "keys", onclick: (event) => { if (
 
 // --- the frame ----------------------------------------------------------------------------------------------------
 
-function switchTheme(theme) {
-  const isDark = document.documentElement.dataset.theme
-    ? document.documentElement.dataset.theme === "dark"
-    : window.matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = theme || (isDark ? "light" : "dark");
+function summary() {
+  if (run.kind === "evaluation") {
+    const figures = run.figures.filter(({ name }) => ["pass@1", "reward"].includes(name)).map(({ name, value }) => `${name} ${show(value)}`);
+    return [plural(run.count, "episode"), `${plural(run.groups.length, "task")}`, ...figures].join(" · ");
+  }
+  const rewards = run.curves.find((curve) => curve.name === "reward")?.values.filter((each) => each !== null) || [];
+  const change = rewards.length > 1 ? `reward ${show(rewards[0])} → ${show(rewards[rewards.length - 1])}` : "";
+  return [plural(run.steps.length, "step"), plural(run.count, "recorded episode"), change].filter(Boolean).join(" · ");
 }
 
 function topBar() {
-  const rewards = run.curves.find((curve) => curve.name === "reward")?.values.filter((each) => each !== null) || [];
-  const change = rewards.length > 1 ? `reward ${show(rewards[0])} → ${show(rewards[rewards.length - 1])}` : "";
-  const text = [plural(run.steps.length, "step"), plural(run.count, "recorded episode"), change].filter(Boolean).join(" · ");
   return h("header.top", {},
     h("button.brand", { onclick: () => go({ episode: null }) }, h("h1", {}, run.title)),
-    h("span.meta", { id: "summary" }, text),
+    h("span.meta", { id: "summary" }, summary()),
     run.alarms.length > 0 && h("button.alarmcount", { onclick: () => go({ episode: null }) }, plural(run.alarms.length, "alarm")),
     follows && h("span.live", { id: "live" }, "live"),
     h("span.grow", {}),
     h("span.made", {}, "gymnast"),
-    h("button.icon", { onclick: () => switchTheme(), "aria-label": "light or dark", title: "light or dark (d)" }, "◐"),
+    themeButton(),
     h("button.icon", { onclick: () => help.showModal(), "aria-label": "keys", title: "keys (?)" }, "?"));
 }
 
@@ -145,21 +154,12 @@ readState();
 render();
 
 if (follows) {
-  const again = async () => {
-    const live = document.getElementById("live");
-    try {
-      if (await refresh()) {
-        const newBar = topBar();
-        bar.replaceWith(newBar);
-        bar = newBar;
-        readState();
-        await render();
-      }
-      live?.classList.remove("lost");
-    } catch {
-      live?.classList.add("lost");
-    }
-    setTimeout(again, 2000);
-  };
-  setTimeout(again, 2000);
+  keepAsking(async () => {
+    if (!(await refresh())) return;
+    const newBar = topBar();
+    bar.replaceWith(newBar);
+    bar = newBar;
+    readState();
+    await render();
+  });
 }

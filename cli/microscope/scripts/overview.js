@@ -4,7 +4,8 @@
 function overview() {
   return h("section.overview", {},
     run.telling !== null && reason(h("button.link", { onclick: () => go({ episode: run.telling, view: null }) }, "See the episode that shows it.")),
-    alarmList(), curves(), stepTable());
+    run.figures.length > 0 && h("p.figures", {}, run.figures.map(interval)),
+    alarmList(), curves(), run.kind === "evaluation" ? taskTable() : stepTable(), asked());
 }
 
 /** The likeliest reason why the reward is what it is. */
@@ -28,7 +29,35 @@ function alarmList() {
 
 function curves() {
   const options = { marks: recordedSteps, selected: state.step, onstep: (step) => go({ step: nearestStep(step) }) };
-  return h("div.curves", {}, run.curves.map((curve) => chart({ steps: run.steps, ...curve }, options)));
+  const shown = run.curves.filter((curve) => run.kind === "training" || curve.steps.length > 1);
+  return shown.length > 0 && h("div.curves", {}, shown.map((curve) => chart({ steps: run.steps, ...curve }, options)));
+}
+
+/** The tasks of an evaluation, the worst first. */
+function taskTable() {
+  if (!run.count) return h("p.calm", {}, "No episode is over yet.");
+  const places = placesOfStep.get(state.step).slice();
+  worstTasksFirst(places);
+  const knowsSuccess = run.episodes.success.some((each) => each !== null);
+  const names = ["task", "episodes", knowsSuccess && "successes", "reward", "failed", "tool errors", "ends by"].filter(Boolean);
+  const rows = [...Map.groupBy(places, (place) => run.episodes.group[place]).values()].map((members) => {
+    const each = members.map(brief);
+    const show1 = () => go({ episode: members[0] });
+    const stops = [...new Set(each.map((row) => row.stop))].join(", ");
+    return h("tr", { tabindex: 0, onclick: show1, onkeydown: onEnter(show1) },
+      h("th.question", { scope: "row", title: each[0].group }, each[0].question || each[0].task), h("td", {}, show(each.length)),
+      knowsSuccess && h("td", {}, show(each.filter((row) => row.success >= 1).length)),
+      h("td", {}, show(mean(each.map((row) => row.reward).filter((one) => one !== null)))),
+      h("td", {}, show(each.filter((row) => row.failed).length)), h("td", {}, show(sum(each.map((row) => row.errors)))), h("td", {}, stops));
+  });
+  return h("div.scroll", {}, h("table.steps.tasks", {}, h("caption", {}, "Tasks, the worst first"),
+    h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows)));
+}
+
+/** The settings of `gymnast eval`. */
+function asked() {
+  const known = Object.entries(run.asked).filter(([, value]) => value !== null);
+  return known.length > 0 && h("dl.facts.asked", {}, known.map(([name, value]) => [h("dt", {}, name), h("dd", {}, textOfValue(value))]));
 }
 
 /** The recorded step that is nearest to a step. */

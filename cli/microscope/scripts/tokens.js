@@ -36,7 +36,8 @@ function textOfToken(id) {
 }
 
 function tokenStrip({ episode, learning }) {
-  const colour = state.color && COLOURS[state.color] ? state.color : "advantage";
+  const usual = run.parts[part] === "training" ? "advantage" : "logprob";
+  const colour = state.color && COLOURS[state.color] ? state.color : usual;
   const sampled = episode.traces.filter((trace) => trace.mask.includes(1));
   if (!episode.traces.length) return h("p.calm", {}, "The policy of this episode keeps no tokens.");
   const picker = h("div.row.chips", { role: "group", "aria-label": "colour of the tokens" },
