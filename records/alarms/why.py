@@ -21,6 +21,8 @@ SHOWN = 120  # characters of an answer
 
 NO_EPISODES = "no episode is recorded: set log_episodes_steps=1 in the configuration, and more can be said"
 
+NOT_YET = "no episode is recorded yet: gymnast eval with --resume plays those that are missing"
+
 OF_THE_UPDATE = ("rejected", "sample size")
 """Kinds of alarms that explain a reward that does not rise, whatever the episodes are like."""
 
@@ -40,7 +42,8 @@ def why_lines(run: Run) -> list[str]:
     if place is not None:
         shown = f"; see {run.folder}/view.html#episode={place}, which gymnast view {run.folder} writes"
     about = [*_tasks(rows)] if run.is_evaluation else [*_missing(run), *_evaluations(run)]
-    state = [*about, *(_episodes(rows, run) if rows else [NO_EPISODES]), *_answer(run, place)]
+    missing = NOT_YET if run.is_evaluation else NO_EPISODES
+    state = [*about, *(_episodes(rows, run) if rows else [missing]), *_answer(run, place)]
     alarms = [alarm for alarm in find_alarms(run) if not _says_the_same(alarm, explained.cause)]
     others = [f"! {alarm.title}. {alarm.cause}" for alarm in alarms]
     return [f"{run.folder}: {explained.reason}{shown}", *state, *others[: MOST_LINES - len(state) - 1]]

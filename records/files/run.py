@@ -131,7 +131,8 @@ class Run:
     @property
     def is_evaluation(self) -> bool:
         """Whether nothing was trained."""
-        return bool(self.episodes or self.evaluations) and not (self.metrics or self._rows or self.settings)
+        is_one = self.episodes or self.evaluations or (self.folder / EVALUATION_FILE).exists()
+        return bool(is_one) and not (self.metrics or self._rows or self.settings)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -141,7 +142,7 @@ class Run:
 
     def played(self) -> list[EpisodeRow]:
         """Return the episodes that the run is about: those of the training's rounds, or all of an evaluation."""
-        return [row for row in self.episodes if self.is_evaluation or row.evaluation is None]
+        return [*self.episodes] if self.is_evaluation else [row for row in self.episodes if row.evaluation is None]
 
     def evaluated(self) -> list[Episode]:
         """Return the whole episodes of the latest evaluation, of each data set; empty if none is recorded."""

@@ -162,6 +162,17 @@ def test_evaluations_are_named(run: Run, tmp_path: Path) -> None:
     assert line == "evaluation on easy: reward 0.25 -> 0.75 at step 2; evaluation on hard: reward 0.125 at step 2"
 
 
+def test_an_evaluation_is_explained_while_it_has_no_figures(run: Run, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / "evaluation.json").write_text("{}")
+    assert "gymnast eval with --resume plays those that are missing" in run("why", "run").out
+    write_run(folder, evaluations=group(stop=StopReason.TURN_TRUNCATED))
+    first, second, *_ = run("why", "run").out.splitlines()
+    assert first.startswith("run: 100% of the episodes are cut by turn_truncated: raise --max-tokens of gymnast eval")
+    assert second == "4 of 4 episodes have reward 0, 0 have no reward"
+    assert [alarm.kind for alarm in alarms_of(folder)] == ["truncation"]  # equal groups are no alarm
+
+
 def test_steps_that_play_no_round_have_no_reward(run: Run, tmp_path: Path) -> None:
     write_run(tmp_path / "run", metrics=[{"step": 1, "reward": 0.25}, {"step": 2, "loss": 0.1}])
     assert run("why", "run").out.startswith("run: step 2, the reward is 0.25: the reason is not known without episodes")
