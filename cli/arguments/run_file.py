@@ -2,7 +2,7 @@
 
     environment = "game.py:Guess"      # as on the command line
     model = "Qwen/Qwen3-0.6B"
-    tasks = "game.py:rows"             # file.py:name, .jsonl or .json
+    tasks = "game.py:rows"             # file.py:name, .jsonl, .json, .csv, .parquet, or hub:owner/name[split]
 
     [options]                          # of GRPOConfig, or of RLOOConfig with algorithm = "rloo"
     output_dir = "runs/guess"
@@ -24,6 +24,7 @@ from typing import Any, get_type_hints
 import typer
 
 from ..terminal.exits import CommandError, explained
+from .row_files import READERS
 
 ALGORITHMS = ("grpo", "rloo")
 
@@ -91,7 +92,7 @@ def _seen_from(folder: Path, entries: Mapping[str, Any], start: Path) -> dict[st
     """Return entries whose files are named from the folder `start` with their names from another folder."""
 
     def moved(text: str, *, is_file: bool = False) -> str:
-        is_file = is_file or ".py:" in text or text.startswith(".") or text.endswith((".json", ".jsonl"))
+        is_file = is_file or ".py:" in text or text.startswith(".") or text.endswith(tuple(READERS))
         if folder.resolve() == start.resolve() or Path(text).is_absolute() or not is_file:
             return text  # also a module, an id, a name of the Hub
         return os.path.relpath(start / text, folder)

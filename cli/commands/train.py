@@ -80,7 +80,7 @@ def _train(run: RunFile, *, resume: bool) -> dict[str, Any] | None:
     Returns None in all processes of a training but the first, so that the outcome is printed once.
     """
     from ..arguments.references import load_environment, load_object
-    from ..arguments.rows import load_data_sets, rows_to_play
+    from ..arguments.rows import draw_rows, open_data_sets, open_rows
     from ..terminal.output import console
 
     if run.model.startswith((".", "/", "~")) and not Path(run.model).expanduser().is_dir():
@@ -88,7 +88,7 @@ def _train(run: RunFile, *, resume: bool) -> dict[str, Any] | None:
             f"there is no folder {run.model} with a model; a model of the Hub is named like Qwen/Qwen3-0.6B"
         )
     environment = load_environment(run.environment)
-    rows = rows_to_play(environment, run.tasks, count=None if run.tasks else DRAWN, seed=0)
+    rows = open_rows(run.tasks) if run.tasks else draw_rows(environment, DRAWN, seed=0)
     from ...trainer import GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder  # loads PyTorch
 
     trainer_class, config_class = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}[run.algorithm]
@@ -100,7 +100,7 @@ def _train(run: RunFile, *, resume: bool) -> dict[str, Any] | None:
         environment,
         args,
         rows,
-        load_data_sets(run.eval_tasks) if run.eval_tasks else None,
+        open_data_sets(run.eval_tasks) if run.eval_tasks else None,
         reward_funcs=[load_object(name, "a reward function") if ":" in name else name for name in run.rewards],
         peft_config=run.lora,
         callbacks=[*records, RichProgress(console(stderr=True))],

@@ -18,7 +18,7 @@ def players(incomplete: str) -> list[str]:
 
 def rows(incomplete: str) -> list[str]:
     """Return files of rows, and the functions and values of Python files."""
-    return [*_files(incomplete, ".jsonl", ".json"), *players(incomplete)]
+    return [*_files(incomplete, ".jsonl", ".json", ".csv", ".parquet"), *players(incomplete)]
 
 
 def runs(incomplete: str) -> list[str]:

@@ -24,7 +24,8 @@ Tasks = Annotated[
     str | None,
     typer.Option(
         metavar="ROWS",
-        help="Rows to play: a .jsonl or .json file, or file.py:name of a list or of a function that returns one. "
+        help="Rows to play: a .jsonl, .json, .csv or .parquet file, hub:owner/name[split], or file.py:name of a list "
+        "or of a function that returns one. "
         "By default the environment's own tasks.",
         autocompletion=completions.rows,
     ),

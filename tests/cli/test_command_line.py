@@ -149,36 +149,6 @@ def test_an_environment_that_is_not_there(run: Run, game: Path, environment: str
     assert "Traceback" not in outcome.err
 
 
-@pytest.mark.parametrize(
-    "reference",
-    ["rows.jsonl", "rows.json", "guessing_game.py:rows", "guessing_game.py:make_rows", "guessing_game:rows"],
-)
-def test_rows_come_from_files_and_from_python(run: Run, game: Path, reference: str) -> None:
-    (game.parent / "rows.jsonl").write_text('{"number": 7, "hint": "one\u2028line"}\n\n{"number": 8}\n')
-    (game.parent / "rows.json").write_text('[{"number": 7}, {"number": 8}]')
-    play = ["play", "guessing_game.py:Guess", "--policy", "guessing_game.py:answers", "--tasks", reference, "--json"]
-    assert [run(*play, "--row", row).json["reward"] for row in (0, 1)] == [1.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (None, "rows.json cannot be read: No such file"),
-        ("[1]", "row 0 of rows.json must map columns to values, got 1"),
-        ('{"number": 7}', "rows.json must be a list of rows, got dict"),
-        ("[", "rows.json is not JSON: "),
-        ("[]", "rows.json has no rows"),
-        ('[{"number": 7}]', "rows.json has 1 rows, and 3 are needed"),
-    ],
-)
-def test_rows_that_cannot_be_used(run: Run, game: Path, rows: str | None, message: str) -> None:
-    if rows is not None:
-        (game.parent / "rows.json").write_text(rows)
-    outcome = run("play", "guessing_game.py:Guess", "--tasks", "rows.json", "--row", 2)
-    assert outcome.code == 2
-    assert message in outcome.err
-
-
 def test_an_environment_without_tasks_asks_for_them(run: Run, game: Path) -> None:
     outcome = run("play", "guessing_game.py:Guess")
     assert outcome.code == 2
