@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -31,9 +30,10 @@ from .models.sharding import is_sharded
 from .options.algorithms import GRPOConfig, RLOOConfig
 from .options.config import AgentConfig
 from .rollout.schedule import Rows
+from .rollout.stream import RowStream
 from .run_log.progress import rich_displays
 from .run_log.run_folder import RunFolder, with_records
-from .setup.parts import checked, make_parts
+from .setup.parts import checked, make_parts, schedule_of
 from .setup.startup_checks import check_is_rows
 
 
@@ -45,7 +45,8 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
         environment: An environment, a class, a factory, a Gymnasium id, or a dict of these that the row's
             `environment` column chooses from.
         args: The configuration.
-        train_dataset: The tasks: a sequence of rows, such as a list of dicts or a `datasets.Dataset`.
+        train_dataset: The tasks: a sequence of rows, such as a list of dicts or a `datasets.Dataset`; or a stream of
+            rows, such as a `datasets.IterableDataset`, for a training of `max_steps`.
         eval_dataset: The tasks of `evaluate()`; or a dict of such data sets.
         processing_class: The tokenizer; the model's own by default.
         reward_funcs: Further rewards, TRL-style: `f(completions=..., **columns) -> list`; or a reward model, which is a
@@ -76,7 +77,7 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
         model: str | PreTrainedModel,
         environment: EnvironmentLike | None = None,
         args: AgentConfig | None = None,
-        train_dataset: Rows | None = None,
+        train_dataset: Rows | RowStream | None = None,
         eval_dataset: Rows | Mapping[str, Rows] | None = None,
         processing_class: PreTrainedTokenizerBase | None = None,
         *,
@@ -173,7 +174,7 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
             scorer=self.scorer,
             missing_metrics=self.missing_metrics,
             displays=self.displays,
-            schedule=replace(self.parts.schedule, rows=self.train_dataset),  # type: ignore[arg-type]
+            schedule=schedule_of(self.config, self.train_dataset),  # type: ignore[arg-type]
             checkpoint=resume_from_checkpoint or None,
             read_weights=lambda: self._reference_sync,
             on_episodes=self.on_episodes,

@@ -36,6 +36,7 @@ from gymnast.trainer import (
     TokenPolicy,
     TransformersGenerator,
 )
+from gymnast.trainer.setup.parts import schedule_of
 from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
 RESULTS = Path(__file__).parents[1] / "results" / "engine.json"
@@ -141,7 +142,7 @@ def scheduling() -> list[Result]:
     args = GRPOConfig(output_dir="runs/schedule", per_device_train_batch_size=512, use_cpu=True, report_to="none")
     started = time.process_time()
     trainer = GRPOTrainer(model, AsyncCalculator, args, rows, processing_class=tokenizer)
-    schedule = trainer.parts.schedule
+    schedule = schedule_of(trainer.config, rows)
     schedule.specs(0)
     results = [("a million rows, from the trainer to its first episode", (time.process_time() - started) * 1e3, "ms")]
 

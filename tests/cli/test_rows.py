@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import datasets
@@ -45,8 +46,8 @@ def game(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def played(run: Run, game: Path, reference: str, row: dict[str, object], index: int = 0) -> float:
-    (game / "says.py").write_text(f"answers = [{str(row)!r}]")
+def played(run: Run, game: Path, reference: str, row: Mapping[str, object], index: int = 0) -> float:
+    (game / "says.py").write_text(f"answers = [{str(dict(row))!r}]")
     sys.modules.pop("says", None)
     return run(*PLAY, reference, "--policy", "says.py:answers", "--row", index, "--json").json["reward"]
 

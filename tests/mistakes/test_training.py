@@ -12,10 +12,11 @@ HEAD = """
 from gymnast.envs import ToolEnv
 rows = [{"prompt": "a question"}]
 table = datasets.Dataset.from_list(rows)
+stream = table.to_iterable_dataset()
 
-def train(model="missing/model", *, rows=rows, **arguments):
-    options = GRPOConfig("runs", use_cpu=True)
-    GRPOTrainer(model, **{"environment": ToolEnv, "args": options, "train_dataset": rows, **arguments})
+def train(model="missing/model", *, rows=rows, options={}, **arguments):
+    args = GRPOConfig("runs", use_cpu=True, **options)
+    GRPOTrainer(model, **{"environment": ToolEnv, "args": args, "train_dataset": rows, **arguments})
 
 """
 
@@ -25,7 +26,15 @@ def train(model="missing/model", *, rows=rows, **arguments):
     ("train(model='./missing')", "no folder './missing' here", "named like Qwen/Qwen3-0.6B"),
     ("train(model=3)", "model must be the name of a causal language model", "got 3"),
     ("train(rows=datasets.DatasetDict(train=table, test=table))", "the splits 'train', 'test'", "data['train']"),
-    ("train(rows=table.to_iterable_dataset())", "a stream of rows (IterableDataset)", "list(data.take("),
+    (
+        "train(rows=stream)",
+        "a stream of rows (IterableDataset), which has no length: set max_steps",
+        "num_train_epochs",
+    ),
+    ("train(rows=stream, options={'max_steps': 1, 'shuffle_dataset': True})", "data.shuffle(seed=42, buffer_size="),
+    ("train(rows=stream, options={'max_steps': 1, 'save_strategy': 'epoch'})", "no epochs: set save_strategy='steps'"),
+    ("train(rows=stream.skip(1), options={'max_steps': 1})", "train_dataset has no rows"),
+    ("train(eval_dataset=stream)", "eval_dataset is a stream of rows (IterableDataset)", "list(data.take("),
     ("train(rows=rows[0])", "must be a sequence of rows, such as a list of dicts, got dict"),
     ("train(rows=[])", "train_dataset has no rows"),
     ("train(rows=['What is 1 + 1?'])", "row 0 of train_dataset must be a mapping, got str"),

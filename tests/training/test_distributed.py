@@ -76,9 +76,13 @@ train_whole(folder / "again", str(folder / "checkpoint-1"))
 """
 
 REFILLS = """
+import datasets
+from datasets.distributed import split_dataset_by_node
 from buttons import ScriptedGenerator, call_ids
 
 groups = []
+rows = [dict(good=good) for good in ("left", "neither", "neither", "neither", "neither", "left", "left")]
+stream = datasets.Dataset.from_list(rows).to_iterable_dataset()
 
 
 class Groups(GRPOTrainer):
@@ -90,17 +94,20 @@ trainer = Groups(
     model=model(),
     environment=Buttons(),
     args=config(
-        folder / "refilled", per_device_train_batch_size=4, ddp_backend="gloo", shuffle_dataset=False, max_refills=3,
-        max_steps=2,
+        folder / "refilled", per_device_train_batch_size=4, ddp_backend="gloo", max_refills=3, max_steps=2,
     ),
-    train_dataset=[dict(good=good) for good in ("left", "neither", "neither", "neither", "neither", "left", "left")],
+    train_dataset=stream,
     processing_class=tokenizer(),
     generator=ScriptedGenerator(lambda request: call_ids("left" if request.seed % 2 else "right")),
 )
 trainer.train()
 logs = [logs["groups/refilled"] for logs in trainer.state.log_history if "loss" in logs]
 weights = sum(weight.double().sum().item() for weight in trainer.model.state_dict().values())
-(folder / f"refilled-{rank}.json").write_text(json.dumps([groups, logs, weights]))
+trainer.train_dataset = split_dataset_by_node(stream, rank, 2)
+try:
+    trainer.train()
+except ValueError as error:
+    (folder / f"refilled-{rank}.json").write_text(json.dumps([groups, logs, weights, str(error)]))
 """
 
 GRADIENTS = """
@@ -444,12 +451,14 @@ def test_two_processes_refill_their_own_groups(run: Any) -> None:
     """Of the first round, process 0 has spread at once and process 1 at its second refill: places 1, 3, 5."""
     folder, _ = run
     reports = [json.loads((folder / f"refilled-{rank}.json").read_text()) for rank in range(2)]
-    (first, logs, weights), (second, same_logs, same_weights) = reports
+    (first, logs, weights, error), (second, same_logs, same_weights, same_error) = reports
     assert first[0] == ["train-0@0"]
     assert second[0] == ["train-1@0", "train-3@0/refill-0", "train-5@0/refill-0"]
     assert logs == same_logs
     assert logs[0] == 2
     assert weights == same_weights
+    assert error == same_error
+    assert "the processes read different rows from train_dataset" in error  # each had a part of the stream
 
 
 @pytest.mark.parametrize("case", CASES)

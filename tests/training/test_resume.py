@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from transformers import TrainerCallback
@@ -74,6 +75,9 @@ CASES: dict[str, dict[str, Any]] = {
     "two micro-batches a step": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
     "a round for two steps": {"per_device_train_batch_size": 4, "steps_per_generation": 2},
     "a round used twice": {"num_iterations": 2},
+    "a shuffled stream": {
+        "rows": datasets.Dataset.from_list(ROWS).to_iterable_dataset().shuffle(seed=3, buffer_size=3)
+    },
     "rounds that overlap steps": {
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 2,

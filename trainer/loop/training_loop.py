@@ -68,6 +68,7 @@ class TrainingLoop(Loop):
         if every is None and not config.record_run:
             every = 0
         self.batches_per_epoch = self.schedule.batches_per_epoch
+        self.plan = self.schedule.describe()  # now, since a stream would be read again
         self.source = self._make_source(folder)
         self.interruption = Interruption(trainer, player, self.processes)
         self.failures = FailureWatch(config.max_failure_rate, self.scorer.settings.truncated)
@@ -106,7 +107,7 @@ class TrainingLoop(Loop):
         self.processes.all_failed = False
         try:
             if self.checkpoint is not None:
-                check_plan(Path(self.checkpoint), self.schedule.describe())
+                check_plan(Path(self.checkpoint), self.plan)
             with self.watchdog, self.interruption.watching(self.checkpoint):
                 yield
             self.failures.totals = sum(self.processes.in_first(self.failures.totals), FailureTotals())
@@ -124,11 +125,20 @@ class TrainingLoop(Loop):
 
     def begin(self) -> None:
         step = self.trainer.state.global_step
+        if self.schedule.num_tasks is None and self.processes.count > 1:
+            self._check_streams()
         self.missing_metrics.restore(self.trainer.state.log_history)
         self.episode_log.begin(step, self.trainer.state.max_steps)
         if self.checkpoint is not None:
             self._load(Path(self.checkpoint))
         self.source.begin(step, self.trainer.state.max_steps)
+
+    def _check_streams(self) -> None:
+        if len(set(self.processes.gather([self.plan["first row"]]))) > 1:
+            raise ValueError(
+                "the processes read different rows from train_dataset: pass the same stream to each, not split by "
+                "node; shuffle it with a seed, data.shuffle(seed=42, buffer_size=1000)"
+            )
 
     def _load(self, folder: Path) -> None:
         """Read the files that `save` wrote."""
@@ -217,7 +227,7 @@ class TrainingLoop(Loop):
     def save(self, folder: Path) -> None:
         is_first = self.processes.index == 0
         if is_first:
-            (folder / PLAN).write_text(json.dumps(self.schedule.describe(), indent=2) + "\n")
+            (folder / PLAN).write_text(json.dumps(self.plan, indent=2) + "\n")
         if self._reference_sync is not None and (is_first or self.processes.share_weights):
             self._reference_sync.save(folder)
         unlogged = {"loss": self.trainer.unlogged_loss, "metrics": self.metrics.pending()}

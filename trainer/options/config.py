@@ -82,7 +82,10 @@ class AgentConfig(TrainingArguments):
         None, "Episodes in a round of all processes, in place of steps_per_generation. None: that option decides."
     )
     num_iterations: Count = option(1, "Number of times that training uses each round.")
-    shuffle_dataset: bool = option(True, "Whether tasks are played in a random order, which follows from seed.")
+    shuffle_dataset: bool | None = option(
+        None,
+        "Whether tasks are played in a random order, which follows from seed. None: yes, unless they are a stream.",
+    )
     max_refills: Number = option(
         0, "How often a round may replace groups of equal rewards by other tasks' groups (dynamic sampling). 0: never."
     )

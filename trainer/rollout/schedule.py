@@ -12,6 +12,7 @@ import numpy as np
 
 from ...envs.engine.rollout_engine import group_specs
 from ...envs.episode import EpisodeSpec
+from .stream import Stream
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -25,10 +26,10 @@ class Schedule:
     beginning of training.
 
     Tasks come in an endless sequence of permutations of the data set: every task is used equally often, and a round
-    may be larger than the data set.
+    may be larger than the data set. A stream has an order of its own, and no length: all of its training is one epoch.
     """
 
-    rows: Rows
+    rows: Rows | Stream
     num_generations: int
     groups_per_process: int
     num_processes: int
@@ -39,10 +40,12 @@ class Schedule:
     seed: int  # of the episodes, and of the order in which those of a round are cut into batches
     data_seed: int  # of the order of the tasks
     shuffle: bool
+    max_steps: int  # of a training by a stream
 
     @property
-    def num_tasks(self) -> int:
-        return len(self.rows)
+    def num_tasks(self) -> int | None:
+        """The number of rows; None for a stream."""
+        return None if isinstance(self.rows, Stream) else len(self.rows)
 
     @property
     def groups_per_round(self) -> int:
@@ -54,6 +57,8 @@ class Schedule:
 
     @property
     def batches_per_epoch(self) -> int:
+        if self.num_tasks is None:
+            return self.max_steps * self.gradient_accumulation_steps
         return -(-self.num_tasks // self.groups_per_round) * self.batches_per_round
 
     def batches_before(self, step: int) -> int:
@@ -84,12 +89,19 @@ class Schedule:
         specs = []
         first += self.process_index * self.groups_per_process
         for place in range(first, first + count):
-            visit, index = divmod(place, self.num_tasks)
-            if self.shuffle:
-                index = int(_permutation(self.num_tasks, self.data_seed, visit)[index])
-            visit, size = f"{visit}{name}" if name else visit, self.num_generations
-            specs += group_specs(f"train-{index}", self.rows[index], group_size=size, seed=self.seed, visit=visit)
+            number, index, row = self._task(place)
+            visit, size = f"{number}{name}" if name else number, self.num_generations
+            specs += group_specs(f"train-{index}", row, group_size=size, seed=self.seed, visit=visit)
         return specs
+
+    def _task(self, place: int) -> tuple[int, int, Mapping[str, Any]]:
+        """Return the pass over the data set that a place is in, the number of its row, and the row."""
+        if isinstance(self.rows, Stream):
+            return self.rows.at(place)
+        visit, index = divmod(place, len(self.rows))
+        if self.shuffle:
+            index = int(_permutation(len(self.rows), self.data_seed, visit)[index])
+        return visit, index, self.rows[index]
 
     def batch_order(self, round_index: int, count: int) -> list[int]:
         """Return the order in which a round's episodes are cut into batches."""
@@ -98,9 +110,11 @@ class Schedule:
 
     def describe(self) -> dict[str, Any]:
         """Return the facts that a resumed training must share with the one that it continues."""
-        names = [field.name for field in fields(self) if field.name not in ("rows", "process_index")]
+        names = [field.name for field in fields(self) if field.name not in ("rows", "process_index", "max_steps")]
         plan = {name: getattr(self, name) for name in ["num_tasks", *names]}
-        return plan | {"first row": _text(self.rows[0]), "last row": _text(self.rows[self.num_tasks - 1])}
+        if isinstance(self.rows, Stream):
+            return plan | {"first row": _text(self.rows.at(0)[2])}
+        return plan | {"first row": _text(self.rows[0]), "last row": _text(self.rows[len(self.rows) - 1])}
 
 
 def _text(row: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
@@ -35,9 +35,17 @@ from ..options.value_checks import unknown_names
 from ..rollout.episode_player import EpisodePlayer
 from ..rollout.overlong import OverlongPenalty
 from ..rollout.schedule import Rows, Schedule
+from ..rollout.stream import RowStream, Stream, is_stream
 from .generator_choice import check_generator, check_model_can_be_sharded, check_sharding, make_generator
 from .player import context_length, make_player, padding_id
-from .startup_checks import check_before_loading, check_best_metric, load_model, warn_of_low_rate
+from .startup_checks import (
+    ROWS_LOOKED_AT,
+    check_before_loading,
+    check_best_metric,
+    load_model,
+    warn_of_low_rate,
+)
+from .streams import check_stream, first_rows
 from .tokenizer import load_tokenizer
 
 
@@ -52,7 +60,6 @@ class Parts:
     pad_id: int  # of the token that fills rows
     settings: LearningSettings
     penalty: OverlongPenalty
-    schedule: Schedule  # of the training data; without rows if there is none
 
     def scorer(self, processes: Processes) -> Scorer:
         """Make the scorer, still without reference and output head: see `read_weights`."""
@@ -121,7 +128,7 @@ def make_parts(
     model: str | PreTrainedModel,
     environment: EnvironmentLike,
     args: AgentConfig,
-    data_sets: tuple[Rows | None, Rows | Mapping[str, Rows] | None],
+    given: tuple[Rows | RowStream | None, Rows | Mapping[str, Rows] | None],
     *,
     rewards: tuple[RewardLike | Sequence[RewardLike], Any],
     formats: tuple[GivenFormats, Mapping[str, str] | None],
@@ -134,12 +141,14 @@ def make_parts(
 ) -> Parts:
     """Check the arguments of a trainer, and make its parts: what is cheap to check comes first.
 
-    Arguments are as in `AgentTrainer`: `data_sets` for training and evaluation, `rewards` with their tokenizers, and
-    `formats` with chat templates. `step` returns the number of optimiser steps that the weights have seen.
+    Arguments are as in `AgentTrainer`: the data sets `given` for training and evaluation, `rewards` with their
+    tokenizers, and `formats` with chat templates. `step` returns the number of optimiser steps that the weights have
+    seen.
 
     Raises:
         TypeError, ValueError: as in `AgentTrainer`.
     """
+    data_sets = first_rows(args, given[0], ROWS_LOOKED_AT), given[1]
     check_before_loading(environment, *data_sets, *formats)
     check_best_metric(args, data_sets[1])
     check_generator(args, generator)
@@ -180,14 +189,20 @@ def make_parts(
         pad_id=padding_id(tokenizer, player.policy.chat),
         settings=learning_settings(args),
         penalty=overlong_penalty(args),
-        schedule=schedule_of(args, () if data_sets[0] is None else data_sets[0]),
     )
 
 
-def schedule_of(args: AgentConfig, rows: Rows) -> Schedule:
-    """Return the schedule of this process."""
+def schedule_of(args: AgentConfig, rows: Rows | RowStream) -> Schedule:
+    """Return the schedule of this process.
+
+    Raises:
+        ValueError: as in `check_stream`.
+    """
+    check_stream(args, rows)
+    groups = groups_per_process(args) * args.world_size
+    kept = groups * (2 + max(args.max_refills, args.max_staleness))  # refills and overlap look ahead
     return Schedule(
-        rows=rows,
+        rows=Stream(rows, kept=kept) if is_stream(rows) else cast(Rows, rows),
         num_generations=args.num_generations,
         groups_per_process=groups_per_process(args),
         num_processes=args.world_size,
@@ -197,5 +212,6 @@ def schedule_of(args: AgentConfig, rows: Rows) -> Schedule:
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         seed=args.seed,
         data_seed=args.data_seed if args.data_seed is not None else args.seed,
-        shuffle=args.shuffle_dataset,
+        shuffle=args.shuffle_dataset is not False and not is_stream(rows),
+        max_steps=args.max_steps,
     )

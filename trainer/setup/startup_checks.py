@@ -24,6 +24,7 @@ from ..chat.by_environment import GivenFormats, check_names
 from ..models.adapters import has_adapter, with_adapter
 from ..options.config import AgentConfig
 from ..rollout.schedule import Rows
+from ..rollout.stream import is_stream
 from .model_name import check_model_name
 
 ROWS_LOOKED_AT = 100
@@ -202,10 +203,10 @@ def check_is_rows(name: str, rows: Any) -> None:
         raise TypeError(f"{name} is a data frame; pass its rows: frame.to_dict('records')")
     if isinstance(rows, Mapping) and rows and all(hasattr(split, "column_names") for split in rows.values()):
         raise TypeError(f"{name} has the splits {', '.join(map(repr, rows))}: pass one of them, such as data['train']")
-    if hasattr(rows, "take") and not hasattr(rows, "__len__"):
+    if is_stream(rows):
         raise TypeError(
-            f"{name} is a stream of rows ({type(rows).__name__}), which training cannot shuffle or count: pass some of "
-            f"them as a list, list(data.take(10_000)), or load the data set without streaming=True"
+            f"{name} is a stream of rows ({type(rows).__name__}), which only train_dataset takes: pass some of them as "
+            f"a list, list(data.take(100)), or load the data set without streaming=True"
         )
     if isinstance(rows, Mapping | str) or not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
         raise TypeError(f"{name} must be a sequence of rows, such as a list of dicts, got {type(rows).__name__}")
