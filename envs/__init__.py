@@ -30,6 +30,7 @@ from .engine.play_episode import EpisodeLimits, play_episode
 from .engine.rollout_engine import RolloutEngine, episode_specs, group_specs
 from .episode import Episode, EpisodeSpec, Failure, Task, ToolCallRecord, Turn
 from .examples.calculator import Calculator
+from .images import Image
 from .policies.openai_policy import OpenAIPolicy
 from .policy import Act, Conversation, Policy, ScriptedPolicy, tool_call, tool_calls
 from .registry import EnvironmentSource, register_environments
@@ -55,6 +56,7 @@ __all__ = [
     "EpisodeModel",
     "EpisodeSpec",
     "Failure",
+    "Image",
     "LimitReachedError",
     "MalformedCall",
     "Message",

@@ -1,6 +1,5 @@
 """The tokens of an episode: ids, and the images among them.
 
-- `Image`: the bytes of a picture.
 - `Tokens`: ids in which an image is a span, which the model was shown and cannot have sampled.
 - `TokenTrace`: the tokens of one history of an episode, append-only.
 """
@@ -9,38 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from itertools import zip_longest
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-SIGNATURES = {"PNG": (0, b"\x89PNG\r\n\x1a\n"), "JPEG": (0, b"\xff\xd8\xff"), "GIF": (0, b"GIF8"), "WebP": (8, b"WEBP")}
-"""The formats of images, each with a place in the file and the bytes that stand there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """The bytes of a picture, in the format that it came in.
-
-    Raises:
-        TypeError: `data` is not bytes.
-        ValueError: the data is in no format of `SIGNATURES`.
-    """
-
-    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-
-    data: bytes = field(repr=False, compare=False)
-    digest: str = field(init=False)  # SHA-256 of the data; images with the same digest are equal
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.data, bytes):
-            raise TypeError(f"an image is made from the bytes of a picture, got {type(self.data).__name__}")
-        if not any(self.data.startswith(mark, place) for place, mark in SIGNATURES.values()):
-            raise ValueError(
-                f"an image must be {', '.join(SIGNATURES)}, got {len(self.data)} bytes that begin with {self.data[:12]}"
-            )
-        object.__setattr__(self, "digest", sha256(self.data).hexdigest())
+from .images import Image
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +54,11 @@ class Tokens:
                     f"ends at {before}: spans must not be empty, overlap or reach beyond the ids, and come in order"
                 )
             before = span.end
+
+    @property
+    def pictures(self) -> list[Image]:
+        """The images, in order."""
+        return [span.image for span in self.images]
 
     def __len__(self) -> int:
         return len(self.ids)

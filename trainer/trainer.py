@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
 from ..envs.engine.compaction import Compact
@@ -34,6 +34,7 @@ from .rollout.stream import RowStream
 from .run_log.progress import rich_displays
 from .run_log.run_folder import RunFolder, with_records
 from .setup.parts import checked, make_parts, schedule_of
+from .setup.processing import Processing
 from .setup.startup_checks import check_is_rows
 
 
@@ -41,14 +42,14 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
     """Trains a model on the episodes that it plays; use `GRPOTrainer` or `RLOOTrainer`.
 
     Args:
-        model: A causal language model with a chat template, or its name.
+        model: A causal language model with a chat template, which may take images; or its name.
         environment: An environment, a class, a factory, a Gymnasium id, or a dict of these that the row's
             `environment` column chooses from.
         args: The configuration.
         train_dataset: The tasks: a sequence of rows, such as a list of dicts or a `datasets.Dataset`; or a stream of
             rows, such as a `datasets.IterableDataset`, for a training of `max_steps`.
         eval_dataset: The tasks of `evaluate()`; or a dict of such data sets.
-        processing_class: The tokenizer; the model's own by default.
+        processing_class: The tokenizer, or the processor of a model that takes images; the model's own by default.
         reward_funcs: Further rewards, TRL-style: `f(completions=..., **columns) -> list`; or a reward model, which is a
             sequence classifier with one label, or its name.
         reward_processing_classes: The tokenizers of the reward models, one for each of `reward_funcs` and None for a
@@ -79,7 +80,7 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
         args: AgentConfig | None = None,
         train_dataset: Rows | RowStream | None = None,
         eval_dataset: Rows | Mapping[str, Rows] | None = None,
-        processing_class: PreTrainedTokenizerBase | None = None,
+        processing_class: Processing | None = None,
         *,
         reward_funcs: RewardLike | Sequence[RewardLike] = (),
         reward_processing_classes: Any = None,
@@ -116,7 +117,7 @@ class AgentTrainer(HookedTrainer[TrainingLoop]):
                 args=args,
                 train_dataset=train_dataset,
                 eval_dataset=eval_dataset,
-                processing_class=parts.tokenizer,
+                processing_class=parts.processing,
                 callbacks=with_records(callbacks, args.output_dir if args.record_run else None),
                 optimizers=optimizers,
             )

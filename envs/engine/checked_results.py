@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core import Message, StepResult, StopReason, text_of
 from ..episode import ToolCallRecord
+from ..images import with_images
 from ..rewards import LARGEST_REWARD, number_of
 from ..spaces import check_messages
 
@@ -21,8 +22,21 @@ def checked_reset(result: Any, name: str) -> tuple[list[Message], dict[str, Any]
     if not isinstance(result, tuple) or len(result) != 2:
         raise TypeError(f"{name}.reset() must return (messages, info), got {result!r}")
     messages, info = result
-    check_messages(messages, f"{name}.reset()")
-    return list(messages), _checked_info(info, f"{name}.reset()")
+    return _checked_messages(messages, f"{name}.reset()"), _checked_info(info, f"{name}.reset()")
+
+
+def _checked_messages(messages: Any, source: str) -> list[Message]:
+    """Return a list of chat messages, with an `Image` for each picture in any other form."""
+    check_messages(messages, source)
+    try:
+        return [_with_images(message) for message in messages]
+    except (TypeError, ValueError, OSError) as error:
+        raise ValueError(f"{source} gave a picture that cannot be shown: {error}") from error
+
+
+def _with_images(message: Message) -> Message:
+    content = message.get("content")
+    return {**message, "content": with_images(content)} if isinstance(content, list) else message
 
 
 def split_first_words(messages: list[Message], name: str) -> tuple[list[Message], Message | None]:
@@ -52,7 +66,7 @@ def checked_step(result: Any, name: str) -> StepResult:
     if not isinstance(result, tuple) or len(result) != 5:
         raise TypeError(f"{name}.step() must return (messages, reward, terminated, truncated, info), got {result!r}")
     messages, reward, terminated, truncated, info = result
-    check_messages(messages, f"{name}.step()")
+    messages = _checked_messages(messages, f"{name}.step()")
     if messages and messages[-1]["role"] == "assistant" and not (terminated or truncated):
         raise ValueError(
             f"{name}.step() ended with a message of the assistant. Only the messages of reset() may end with the words "
@@ -63,7 +77,7 @@ def checked_step(result: Any, name: str) -> StepResult:
     records = info.get("tool_calls", [])
     if not isinstance(records, list) or not all(isinstance(record, ToolCallRecord) for record in records):
         raise TypeError(f"{name}.step(): info['tool_calls'] must be a list of ToolCallRecord, got {records!r}")
-    return StepResult(list(messages), reward, bool(terminated), bool(truncated), info)
+    return StepResult(messages, reward, bool(terminated), bool(truncated), info)
 
 
 def checked_reward(reward: Any, place: str) -> float:

@@ -51,11 +51,17 @@ def as_transcript(messages: Iterable[Message]) -> str:
 
 
 def named_text(message: Message) -> str:
-    """Return the text of a message; a part of its content that is not text is named, as in `[image]`."""
+    """Return the text of a message; a part of its content that is not text is named, as in `[image 640x480]`."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
-    return "".join(str(part.get("text", f"[{part.get('type')}]")) for part in content)
+    return "".join(_named(part) for part in content)
+
+
+def _named(part: Mapping[str, Any]) -> str:
+    picture = part.get("image")
+    known = getattr(picture, "width", None)
+    return str(part.get("text", f"[{part.get('type')}]" if known is None else picture))
 
 
 def entry_of(message: Message) -> Entry:

@@ -176,7 +176,7 @@ async def _run(tool: Tool, arguments: Mapping[str, Any], limit: float, *, final:
         return _caught(tool, error)
     try:
         return CallResult("ok", render(value))
-    except TypeError as error:
+    except (TypeError, ValueError, OSError) as error:
         if final:  # the answer is judged: the model must not give another
             raise ConfigurationError(f"{tool.name}: {error}") from None
         return _caught(tool, error)

@@ -8,6 +8,7 @@ from typing import Any
 import pydantic_core
 
 from ..core import MalformedCall, Message
+from ..images import Image, image_part, is_pil, with_images
 
 PART_TYPES = frozenset({"text", "image", "image_url", "audio", "input_audio", "video", "file"})
 MEDIA_TYPES = frozenset({"image", "audio", "video"})
@@ -15,15 +16,22 @@ MEDIA_SOURCES = frozenset({"url", "path", "base64"})
 
 
 def render(value: Any) -> str | list[dict[str, Any]]:
-    """Return a tool's result as message content: text and lists of content parts unchanged, anything else as JSON.
+    """Return a tool's result as message content: text as it is, pictures as parts, anything else as JSON.
+
+    A list of pictures, texts and content parts, not of texts alone, becomes parts.
 
     Raises:
         TypeError: the result has no JSON.
+        ValueError: a picture is refused; see `Image`.
     """
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and value and all(_is_part(item) for item in value):
-        return value
+    if _is_picture(value):
+        return [image_part(value)]
+    if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+        parts = [_as_part(item) for item in value]
+        if all(_is_part(part) for part in parts):
+            return with_images(parts)
     try:
         return pydantic_core.to_json(value, inf_nan_mode="constants", fallback=_array).decode()
     except pydantic_core.PydanticSerializationError as error:
@@ -38,6 +46,16 @@ def _array(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+def _is_picture(value: Any) -> bool:
+    return isinstance(value, Image) or is_pil(value)
+
+
+def _as_part(item: Any) -> Any:
+    if _is_picture(item):
+        return image_part(item)
+    return {"type": "text", "text": item} if isinstance(item, str) else item
 
 
 def _is_part(item: Any) -> bool:

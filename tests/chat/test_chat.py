@@ -20,6 +20,8 @@ from gymnast.envs.tokens import Tokens
 from gymnast.trainer import ChatFormat
 from gymnast.trainer.testing.tiny import CHAT_TEMPLATE, make_tiny_tokenizer
 
+from ..envs.pictures import picture
+
 FAMILIES = Path(trl.__file__).parent / "chat_templates"
 SPECIAL = re.compile(r"<\|\w+\|>|<end_of_turn>|<start_of_turn>")
 WEATHER: ToolSchema = {
@@ -120,8 +122,8 @@ def test_text_parts_are_shown_by_templates_that_know_strings_only() -> None:
 def test_content_that_is_not_text_is_refused() -> None:
     """Templates that render only strings would silently drop it."""
     chat = ChatFormat(family("qwen3"))
-    parts: list[Any] = [{"type": "text", "text": "Look:"}, {"type": "image", "image": "cat.png"}]
-    refused = r"role '{}' has a content part of type 'image'.*images in messages are not supported yet"
+    parts: list[Any] = [{"type": "text", "text": "Look:"}, {"type": "image", "image": picture()}]
+    refused = r"role '{}' has an image, and this model is shown text only"
     with pytest.raises(ConfigurationError, match=refused.format("user")):
         chat.prompt_tokens([{"role": "user", "content": parts}], [])
     with pytest.raises(ConfigurationError, match=refused.format("tool")):

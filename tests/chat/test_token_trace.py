@@ -18,7 +18,7 @@ from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.episode import Episode
 from gymnast.envs.examples.calculator import Calculator
 from gymnast.envs.runtime.seeds import stable_seed
-from gymnast.envs.tokens import Image, ImageSpan, Tokens, TokenTrace
+from gymnast.envs.tokens import ImageSpan, Tokens, TokenTrace
 from gymnast.envs.tool_env.tool_env import ToolEnv
 from gymnast.envs.tools.mark import tool
 from gymnast.trainer import (
@@ -34,6 +34,8 @@ from gymnast.trainer import (
 from gymnast.trainer.learning.samples import Sample
 from gymnast.trainer.run_log.metrics import episode_metrics
 from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
+
+from ..envs.pictures import picture
 
 END = "<|im_end|>"
 ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 3, "b": 4}}\n</tool_call>'
@@ -355,7 +357,7 @@ def test_budgets_are_positive(name: str) -> None:
 
 # Images.
 
-PICTURE = Image(b"\x89PNG\r\n\x1a\n")
+PICTURE = picture()
 PIXELS = 5  # ids that stand for an image
 
 

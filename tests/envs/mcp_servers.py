@@ -19,6 +19,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CONNECTION_CLOSED, CallToolResult, ImageContent, ListToolsResult, TextContent, ToolAnnotations
 from mcp.types import Tool as McpTool
 
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
+
 
 def make_server() -> MCPServer[Any]:
     """A server that counts; each server has a counter of its own."""
@@ -40,7 +42,7 @@ def make_server() -> MCPServer[Any]:
     @server.tool(name="draw.picture")
     def draw() -> list[TextContent | ImageContent]:
         """Draw."""
-        return [TextContent(type="text", text="a dot"), ImageContent(type="image", data="aGk=", mime_type="image/png")]
+        return [TextContent(type="text", text="a dot"), ImageContent(type="image", data=DOT, mime_type="image/png")]
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     def process_id() -> int:

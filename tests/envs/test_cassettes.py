@@ -174,7 +174,7 @@ def test_a_result_without_json_is_not_recorded_as_something_else(tmp_path: Path)
         @tool
         def look(self) -> list[Any]:
             """Take a picture."""
-            return [{"type": "image", "image": object()}]
+            return [{"type": "audio", "audio": object()}]
 
     with pytest.raises(
         ConfigurationError, match=r"the result of look\(\{\}\) cannot be recorded: Object of type object"

@@ -27,9 +27,10 @@ from gymnast.envs import (
     tool_call,
     tool_calls,
 )
-from gymnast.envs.tokens import Image, ImageSpan, Tokens
+from gymnast.envs.tokens import ImageSpan, Tokens
 
 from .episodes import ANSWER, Log, Probe, play_one, specs
+from .pictures import picture
 
 
 async def test_an_episode_survives_json() -> None:
@@ -53,7 +54,7 @@ async def test_an_episode_survives_json() -> None:
 
 
 def test_the_images_of_a_trace_survive_json() -> None:
-    image = Image(b"\x89PNG\r\n\x1a\n\xff\xfe")
+    image = picture()
     trace = TokenTrace.of(Tokens([1, 2, 3], (ImageSpan(1, 2, image),)))
     again = Episode.from_json(Episode(spec=specs(1)[0], traces=[trace]).to_json())
     assert again.traces == [trace]
@@ -62,7 +63,7 @@ def test_the_images_of_a_trace_survive_json() -> None:
 
 @pytest.mark.parametrize("text", ["a cat", "a lone \ud800 surrogate"])
 def test_an_image_in_a_message_is_written_as_base64(text: str) -> None:
-    image = Image(b"\x89PNG\r\n\x1a\n\xff\xfe")
+    image = picture()
     parts = [{"type": "text", "text": text, "\udc00": ("\udc00",)}, {"type": "image", "image": image}]
     episode = Episode(spec=specs(1)[0], prompt=[{"role": "user", "content": parts}], metrics={"odd": math.inf})
     again = Episode.from_json(episode.to_json())

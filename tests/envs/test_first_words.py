@@ -63,7 +63,7 @@ async def test_the_rest_of_an_answer_may_be_a_call() -> None:
     [
         (tool_call("add", a=1, b=2), "has tool_calls, which are whole already; let the results of these calls follow"),
         (say(""), "has no text; leave the message out"),
-        ({"role": "assistant", "content": [{"type": "image"}]}, "has parts that are not text"),
+        ({"role": "assistant", "content": [{"type": "audio"}]}, "has parts that are not text"),
     ],
 )
 async def test_a_message_that_cannot_be_continued_fails_the_reset(last: Message, error: str) -> None:

@@ -16,6 +16,7 @@ from gymnast.envs import (
     CodeEnv,
     ConfigurationError,
     Episode,
+    Image,
     RolloutEngine,
     ScriptedPolicy,
     StopReason,
@@ -28,7 +29,7 @@ from gymnast.envs.adapters import MCPTools
 from gymnast.sandbox import ScriptedExecutor
 
 from .episodes import play_one, specs, tool_contents
-from .mcp_servers import PROCESS, make_server, make_strict_server, served_over_http
+from .mcp_servers import DOT, PROCESS, make_server, make_strict_server, served_over_http
 
 DONE = tool_call("final_answer", answer="done")
 ROW = {"task": {"prompt": "go"}}
@@ -67,8 +68,8 @@ async def test_the_model_sees_the_servers_tools_and_their_results() -> None:
     assert schema["function"]["description"] == "Add to the counter, and return its value."
     assert schema["function"]["parameters"]["properties"]["by"]["type"] == "integer"
     assert schema["function"]["parameters"]["required"] == ["by"]
-    picture = [{"type": "text", "text": "a dot"}, {"type": "image", "base64": "aGk="}]
-    assert tool_contents(episode) == ["2", "5", picture, "done"]
+    dot = {"type": "image", "image": Image.of(f"data:image/png;base64,{DOT}")}
+    assert tool_contents(episode) == ["2", "5", [{"type": "text", "text": "a dot"}, dot], "done"]
 
 
 async def test_errors_of_a_tool_and_wrong_arguments_are_told_to_the_model() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from gymnast.envs.tokens import Image, ImageSpan, Tokens, TokenTrace
+from gymnast.envs.tokens import ImageSpan, Tokens, TokenTrace
 
-CAT, DOG = Image(b"\x89PNG\r\n\x1a\ncat"), Image(b"RIFF....WEBPdog")
+from .pictures import picture
+
+CAT, DOG = picture(1), picture(2)
 TOKENS = Tokens([1, 20, 20, 2, 21, 3], (ImageSpan(1, 2, CAT), ImageSpan(4, 1, DOG)))
 
 
@@ -43,15 +43,6 @@ def test_differences_are_counted_by_place() -> None:
     assert TOKENS.count_differences(TOKENS) == 0
     assert TOKENS.count_differences(Tokens([1, 20, 20, 4, 21])) == 5  # two ids, and the places of both images
     assert TOKENS.count_differences(Tokens(TOKENS.ids, (ImageSpan(1, 2, DOG), ImageSpan(4, 1, DOG)))) == 2
-
-
-def test_an_image_is_the_bytes_of_a_picture() -> None:
-    assert Image(bytes(CAT.data)) == CAT != DOG
-    wrong: Any = "cat.png"
-    with pytest.raises(TypeError, match="made from the bytes of a picture, got str"):
-        Image(wrong)
-    with pytest.raises(ValueError, match=r"must be PNG, JPEG, GIF, WebP, got 5 bytes that begin with b'<svg>'"):
-        Image(b"<svg>")
 
 
 def test_a_trace_knows_the_places_of_its_images() -> None:

@@ -266,7 +266,7 @@ async def test_an_unknown_tool_gets_the_near_names() -> None:
 # --- results ----------------------------------------------------------------------------------------------------
 
 
-PARTS = [{"type": "text", "text": "see"}, {"type": "image", "url": "file:///a.png"}]
+PARTS = [{"type": "text", "text": "see"}, {"type": "audio", "url": "file:///a.wav"}]
 LISTING = [{"type": "file", "name": "a.txt"}]
 
 
@@ -290,7 +290,7 @@ LISTING = [{"type": "file", "name": "a.txt"}]
         (PARTS, PARTS),
         (LISTING, '[{"type":"file","name":"a.txt"}]'),
         ([{"type": "text"}], '[{"type":"text"}]'),
-        ([*PARTS, 1], '[{"type":"text","text":"see"},{"type":"image","url":"file:///a.png"},1]'),
+        ([*PARTS, 1], '[{"type":"text","text":"see"},{"type":"audio","url":"file:///a.wav"},1]'),
         ("a lone \ud800 surrogate", "a lone ? surrogate"),
         ([{"type": "text", "text": "\udfff"}], [{"type": "text", "text": "?"}]),
     ],

@@ -51,7 +51,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "trainer/models": set(),
     "trainer/generation": {"trainer/models"},
     "trainer/vllm": {"trainer/models", "trainer/generation"},
-    "trainer/chat": {"trainer/tool_calls", "trainer/vllm"},
+    "trainer/chat": {"trainer/tool_calls", "trainer/models", "trainer/vllm"},
     "trainer/learning": {"trainer/models"},
     "trainer/run_log": {"trainer/learning"},
     "trainer/testing": {"trainer/models", "trainer/learning"},
@@ -115,6 +115,8 @@ ROOT_FILES: dict[str, set[str]] = {  # files at a package's root, and those besi
     "sandbox/limits": {"keywords"},
     "envs/core": {"spaces"},
     "envs/extras": {"core"},
+    "envs/images": {"extras"},
+    "envs/tokens": {"images"},
     "envs/episode": {"core", "tokens"},
     "envs/policy": {"core", "episode", "tokens"},
     "envs/registry": {"core", "episode", "installed"},
@@ -277,7 +279,7 @@ def test_every_extra_is_used() -> None:
         if not relative
     }
     extras = set(load_pyproject()["project"]["optional-dependencies"]) - {"dev", "docs", "test", "train", "vllm-cpu"}
-    assert extras <= imported
+    assert {"PIL" if extra == "vision" else extra for extra in extras} <= imported
 
 
 def test_the_installed_package_is_this_checkout() -> None:

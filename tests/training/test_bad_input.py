@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel, T5Config, T5ForCo
 
 from gymnast.envs import ConfigurationError, Message, ToolEnv, tool
 from gymnast.trainer import GRPOTrainer
-from gymnast.trainer.setup.tokenizer import load_tokenizer
+from gymnast.trainer.setup.processing import load_processing
 from gymnast.trainer.testing.tiny import make_tiny_tokenizer
 
 from .buttons import ROWS, Buttons, config, make_trainer, model, tokenizer
@@ -193,7 +193,7 @@ def test_a_tokenizer_that_cannot_be_used(silent: Any, tmp_path: Path) -> None:
         trainer_with(tmp_path, silent, words=with_template(PLAIN))
     with pytest.raises(ValueError, match="processing_class is needed"):
         trainer_with(tmp_path, silent)
-    with pytest.raises(TypeError, match="processing_class must be a tokenizer, got str"):
+    with pytest.raises(TypeError, match="processing_class must be a tokenizer, or a processor with one, got str"):
         trainer_with(tmp_path, silent, words="Qwen/Qwen3-0.6B")
 
 
@@ -231,7 +231,7 @@ def test_the_tokenizer_is_loaded_from_the_place_of_the_model(monkeypatch: pytest
     agent = model()
     agent.config._name_or_path = "some/model"
     places = {"revision": "v2", "trust_remote_code": True, "token": "secret", "cache_dir": "models"}
-    assert load_tokenizer(agent, None, {**places, "dtype": "bfloat16"}) is tokenizer()
+    assert load_processing(agent, None, {**places, "dtype": "bfloat16"}) == (tokenizer(), None)
     assert asked == [("some/model", places)]
 
 
@@ -241,11 +241,11 @@ def test_a_tokenizer_with_other_ids_than_the_models_is_named(tmp_path: Path) -> 
     agent.config._name_or_path = str(tmp_path)
     longer = copy.deepcopy(tokenizer())
     longer.add_tokens(["<a>", "<b>"])
-    assert load_tokenizer(agent, longer) is longer  # without a warning, which would be an error
+    assert load_processing(agent, longer) == (longer, None)  # without a warning, which would be an error
     with pytest.warns(
         UserWarning, match=r"not the tokenizer of .* tokens have other ids or none, such as .*leave proc"
     ):
-        load_tokenizer(agent, make_tiny_tokenizer(["entirely other words"] * 3))
+        load_processing(agent, make_tiny_tokenizer(["entirely other words"] * 3))
 
 
 def test_generation_rows_has_no_effect_with_a_given_generator(silent: Any, tmp_path: Path) -> None:

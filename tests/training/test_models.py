@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from gymnast.trainer import GRPOTrainer
-from gymnast.trainer.setup.startup_checks import load_model
+from gymnast.trainer.setup.loading import load_model
 
 from .buttons import ROWS, Buttons, config, make_trainer, model, tokenizer
 from .inspecting import step_logs

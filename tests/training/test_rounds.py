@@ -13,12 +13,13 @@ import torch
 
 from gymnast.envs.core import StopReason
 from gymnast.envs.episode import EpisodeSpec
-from gymnast.envs.tokens import Image, ImageSpan
+from gymnast.envs.tokens import ImageSpan
 from gymnast.trainer.learning.groups import form_groups
 from gymnast.trainer.learning.samples import EpisodeSamples, MicroBatch, Sample
 from gymnast.trainer.loop.steps import Round
 from gymnast.trainer.rollout.schedule import Schedule
 
+from ..envs.pictures import picture
 from ..learning.rows import SETTINGS
 from .made_episodes import PAD, episode, failed, specs
 
@@ -186,7 +187,7 @@ def test_a_round_is_saved_and_cut_into_batches(tmp_path: Path) -> None:
 
 
 def test_the_images_of_a_saved_round_are_images_again(tmp_path: Path) -> None:
-    image = Image(b"\x89PNG\r\n\x1a\n\xff\xfe")
+    image = picture()
     sample = Sample(
         prompt_ids=[1, 2], completion_ids=[3], mask=[1], sampling_logprobs=[-1.0], images=[ImageSpan(0, 2, image)]
     )

@@ -20,10 +20,11 @@ from ...envs.core import ConfigurationError, Message, ToolSchema, text_of
 from ...envs.policy import text_before
 from ...envs.tokens import Tokens
 from ...envs.tools.results import cut
+from ..models.images import ImageEncoder
 from ..tool_calls.custom import PlainFormat, ToolParser
 from ..tool_calls.families import FORMATS
 from ..tool_calls.formats import KnownFormat, ToolFormat, parse_ended
-from .chat_template import TEMPLATE_DATE, ChatTemplate
+from .chat_template import TEMPLATE_DATE, ChatTemplate, images_of
 from .first_words import FirstWords
 from .prompted_tools import PromptTools
 from .recognition import Recognition, marked_formats, recognise
@@ -45,6 +46,7 @@ class ChatFormat:
         end_token_ids: Further ids that end a turn, as in the model's generation config.
         template_kwargs: Passed to the chat template, e.g. `{"enable_thinking": False}`.
         today: The date for chat templates that ask for it.
+        images: Encodes the pictures in messages, for models that take them.
 
     Attributes:
         end_ids: Every token that ends a turn.
@@ -64,9 +66,10 @@ class ChatFormat:
         end_token_ids: Collection[int] = (),
         template_kwargs: Mapping[str, Any] | None = None,
         today: datetime.date = TEMPLATE_DATE,
+        images: ImageEncoder | None = None,
     ) -> None:
         self.tokenizer: Any = tokenizer
-        self.template = ChatTemplate(tokenizer, template_kwargs or {}, today=today)
+        self.template = ChatTemplate(tokenizer, template_kwargs or {}, today=today, images=images)
         known = {*end_token_ids, self.tokenizer.eos_token_id, *self._ends_of(tool_format)} - {None}
         self.endings = TurnEndings(self.template, known)
         self.recognition = recognise(tool_format, tokenizer, self.template, self.endings)
@@ -97,13 +100,14 @@ class ChatFormat:
         messages, tools = self._shown(messages, tools)
         self._check_prompt(messages[:-1], tools)
         prompt, answer = self._first_words.render(messages, tools)
-        return self.template.encode(prompt), self.template.encode(answer, behind=True).ids
+        return self.template.encode(prompt, images=images_of(messages)), self.template.encode(answer, behind=True).ids
 
     def prompt_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Tokens:
         """Return the tokens of messages behind which the model begins to write an answer."""
         messages, tools = self._shown(messages, tools)
         self._check_prompt(messages, tools)
-        return self.template.encode(self.template.render(messages, tools=tools, more=True))
+        text = self.template.render(messages, tools=tools, more=True)
+        return self.template.encode(text, images=images_of(messages))
 
     def _shown(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema]

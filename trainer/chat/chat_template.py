@@ -14,29 +14,44 @@ import datetime
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from ...envs.core import ConfigurationError, Message, ToolSchema
-from ...envs.tokens import Tokens
+from ...envs.images import Image
+from ...envs.tokens import ImageSpan, Tokens
+from ..models.images import ImageEncoder
 
-_ESCAPED_BREAK = "\\ufdd0"  # as written by a template that shows lists in Python's syntax
+_ESCAPED = re.compile(r"\\ufdd([012])")  # as written by a template that shows lists in Python's syntax
 _SPEAKERS = ("system", "developer", "user", "assistant")
 TEMPLATE_DATE = datetime.date(2025, 1, 1)
-_BREAK = "\ufdd0"  # a noncharacter, which no text contains: the place to cut a spelled-out special token
+# Noncharacters, which no text contains.
+_BREAK = "\ufdd0"  # the place to cut a spelled-out special token
+_IMAGE = re.compile("\ufdd1([0-9]+)\ufdd2")  # the place of the image of this number among those of the messages
+_NONCHARACTERS = re.compile("[\ufdd0-\ufdd2]")
 
 
 class ChatTemplate:
     """A tokenizer's chat template, with the arguments that are passed to it, and the date if it asks for one.
 
+    With `images` it shows pictures, in messages of every role: the text that it writes for a picture of the user takes
+    the picture's place in the text of the message.
+
     Raises:
-        ConfigurationError: there is no template.
+        ConfigurationError: there is no template, or it writes nothing for a picture.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any], *, today: datetime.date) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        kwargs: Mapping[str, Any],
+        *,
+        today: datetime.date,
+        images: ImageEncoder | None = None,
+    ) -> None:
         if not tokenizer.chat_template:
             raise ConfigurationError(
                 "the tokenizer has no chat template; set tokenizer.chat_template, or use an instruction-tuned model. "
@@ -60,6 +75,8 @@ class ChatTemplate:
         self.turn_tokens = frozenset(token for token in self.added_in(written) if "think" not in token.lower())
         self._speakers = _any_of(self.turn_tokens | special)
         self.tools_problem = self._find_tools()
+        self.images = images
+        self._around_image = ("", "") if images is None else self._find_image(images)
 
     def probe_tools(self, messages: Sequence[Message]) -> Sequence[ToolSchema]:
         """Return the tools for a probe. Templates render tool results only if tools are given."""
@@ -86,9 +103,11 @@ class ChatTemplate:
         With `more` it begins the model's next answer; with `goes_on` it leaves the last message open.
 
         Raises:
-            ConfigurationError: the template refuses it, or a message has content that is not text.
+            ConfigurationError: the template refuses it or drops a picture, or a message has content that is neither
+                text nor a picture.
         """
-        texts: list[Any] = [self._as_text(message) for message in messages]
+        numbers = itertools.count()
+        texts: list[Any] = [self._as_text(message, numbers) for message in messages]
         if tools and self._tools_in_system:
             texts = _with_tools_in_system(texts, _break(list(tools), self._control))
             tools = ()
@@ -102,20 +121,52 @@ class ChatTemplate:
             raise ConfigurationError(
                 f"the chat template cannot render messages of roles {roles}{missing}: {error}"
             ) from error
-        return text.replace(_ESCAPED_BREAK, _BREAK)
+        text = _ESCAPED.sub(lambda match: chr(0xFDD0 + int(match[1])), text)
+        shown = sorted(int(number) for number in _IMAGE.findall(text))
+        if shown != [*range(count := next(numbers))]:
+            roles = [message["role"] for message in messages]
+            raise ConfigurationError(
+                f"the chat template does not show each of {count} pictures in messages of roles {roles} once"
+            )
+        return text
 
     def after_answer(self, messages: Sequence[Message], **options: Any) -> str:
         """Return the rendered text after the first `SENTINEL`; empty if that is lost."""
         return self.render(messages, **options).partition(SENTINEL)[2]
 
-    def encode(self, text: str, *, behind: bool = False) -> Tokens:
-        """Return the tokens of a rendered text, which may stand behind another one.
+    def encode(self, text: str, *, behind: bool = False, images: Sequence[Image] = ()) -> Tokens:
+        """Return the tokens of a rendered text, which may stand behind another one; `images` are `images_of` it.
 
         The template itself has written the beginning-of-sequence token, if any.
         """
         first, *others = text.split(_BREAK)
-        ids = self._encode_behind(first) if behind else self._encode(first)
-        return Tokens(ids + [token for piece in others for token in self._encode_behind(piece)])
+        tokens = self._encode_piece(first, images, behind=behind)
+        for piece in others:
+            tokens += self._encode_piece(piece, images, behind=True)
+        return tokens
+
+    def _encode_piece(self, text: str, images: Sequence[Image], *, behind: bool) -> Tokens:
+        if not images or not _IMAGE.search(text):
+            return Tokens(self._encode_behind(text) if behind else self._encode(text))
+        assert self.images is not None
+        before = self._tokenizer.eos_token or "" if behind else ""
+        whole, places = before, list[tuple[int, int, Image]]()
+        for index, piece in enumerate(_IMAGE.split(text)):  # texts and numbers in turn
+            if index % 2:
+                image = self.images.shown(images[int(piece)])
+                piece = self.images.text(image)
+                places.append((len(whole), len(whole) + len(piece), image))
+            whole += piece
+        encoded = self._tokenizer(whole, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
+        skipped = 1 if before else 0
+        offsets = encoded["offset_mapping"][skipped:]
+        spans, first = [], 0
+        for start, end, image in places:  # a token that reaches over the border belongs to the image
+            first = next(place for place in range(first, len(offsets)) if offsets[place][1] > start)
+            last = next((place for place in range(first, len(offsets)) if offsets[place][0] >= end), len(offsets))
+            spans.append(ImageSpan(first, last - first, image))
+            first = last
+        return Tokens(encoded["input_ids"][skipped:], tuple(spans))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of these tokens, special ones included."""
@@ -168,18 +219,54 @@ class ChatTemplate:
         self._tools_in_system = False
         return f"the tokenizer's chat template does not render tools{problem}"
 
-    def _as_text(self, message: Message) -> Message:
+    def _find_image(self, images: ImageEncoder) -> tuple[str, str]:
+        """Return the text that the template writes before and behind the placeholder of a picture."""
+        parts: Any = [{"type": "text", "text": "qZa"}, {"type": "image"}, {"type": "text", "text": "bZq"}]
+        problem, written = "", ""
+        try:
+            tools = [*self.least_tools] or None
+            messages = [{"role": "user", "content": parts}]
+            written = self._tokenizer.apply_chat_template(messages, tokenize=False, **self._kwargs, tools=tools)
+        except Exception as error:  # the template's own code may raise anything
+            problem = f" ({error})"
+        text = written.partition("qZa")[2].partition("bZq")[0]
+        if text.count(images.placeholder) != 1:
+            raise ConfigurationError(
+                f"the model takes images, but the chat template writes {text!r} for one in a user's message, without "
+                f"{images.placeholder!r}{problem}: set tokenizer.chat_template to the one of the model's processor"
+            )
+        before, behind = text.split(images.placeholder)
+        return before, behind
+
+    def _as_text(self, message: Message, numbers: Iterator[int]) -> Message:
         """Return the message with broken tokens, and with joined parts, since many templates drop parts silently."""
         role = message["role"]
         pattern = self._speakers if role in _SPEAKERS else self._control
         broken = {key: value if key == "role" else _break(value, pattern) for key, value in message.items()}
         content = message.get("content")
         if isinstance(content, str | list):
-            texts = [content] if isinstance(content, str) else [_text_of(part, role) for part in content]
+            parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            texts = [self._text_of(part, role, numbers) for part in parts]
             broken["content"] = self._joined(texts, pattern)
         if self._in_parts and "content" in broken:
             broken["content"] = [{"type": "text", "text": broken["content"] or ""}]
         return broken  # type: ignore[return-value]
+
+    def _text_of(self, part: Any, role: str, numbers: Iterator[int]) -> str:
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        if kind == "text" and isinstance(part.get("text"), str):
+            return part["text"]
+        if kind != "image":
+            raise ConfigurationError(
+                f"a message of role {role!r} has a content part of type {kind!r}: a model is shown text and images"
+            )
+        if self.images is None:
+            raise ConfigurationError(
+                f"a message of role {role!r} has an image, and this model is shown text only: use a model with a "
+                f"processor for images, or replace the image by text"
+            )
+        before, behind = self._around_image
+        return Verbatim(f"{before}\ufdd1{next(numbers)}\ufdd2{behind}")
 
     def _joined(self, texts: Sequence[str], pattern: re.Pattern[str]) -> str:
         """Join texts. Neighbours of one kind are broken as a whole, since they may share a token."""
@@ -188,6 +275,13 @@ class ChatTemplate:
             text = "".join(run)
             joined += text if kind is Verbatim else _break(text, self._control if kind is FromTool else pattern)
         return joined
+
+
+def images_of(messages: Sequence[Message]) -> list[Image]:
+    """Return the pictures in these messages, in order."""
+    contents = (message.get("content") for message in messages)
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    return [part["image"] for part in parts if part["type"] == "image"]
 
 
 class Verbatim(str):
@@ -202,7 +296,7 @@ def _break(value: Any, pattern: re.Pattern[str]) -> Any:
     """Break the tokens in the texts of a JSON-like value, and replace characters that no tokenizer takes."""
     if isinstance(value, str):
         if not value.isascii():
-            value = value.replace(_BREAK, "\ufffd").encode("utf-8", "replace").decode()
+            value = _NONCHARACTERS.sub("\ufffd", value).encode("utf-8", "replace").decode()
         return pattern.sub(lambda match: match[0][0] + _BREAK + match[0][1:], value)
     if isinstance(value, Mapping):
         return {_break(key, pattern): _break(item, pattern) for key, item in value.items()}
@@ -215,16 +309,6 @@ def _break(value: Any, pattern: re.Pattern[str]) -> Any:
 def _any_of(tokens: frozenset[str]) -> re.Pattern[str]:
     named = sorted((re.escape(token) for token in tokens if len(token.strip()) > 1), key=len, reverse=True)
     return re.compile("|".join(named) or "(?!)")
-
-
-def _text_of(part: Any, role: str) -> str:
-    if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str):
-        return part["text"]
-    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    raise ConfigurationError(
-        f"a message of role {role!r} has a content part of type {kind!r}, which is not text: images in messages are "
-        f"not supported yet"
-    )
 
 
 def _with_tools_in_system(messages: list[Any], tools: Sequence[ToolSchema]) -> list[Any]:

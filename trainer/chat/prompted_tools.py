@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from ...envs.core import ConfigurationError, Message, ToolSchema
+from ...envs.runtime.message_text import named_text
 from ..tool_calls.formats import ToolFormat
 from ..tool_calls.react import describe_tools
-from .chat_template import ChatTemplate, FromTool, Verbatim
+from .chat_template import ChatTemplate, FromTool, Verbatim, images_of
 from .turn_endings import TurnEndings
 
 
@@ -59,10 +60,12 @@ class PromptTools:
         results = [message for message in messages if message["role"] == "tool"]
         if not results or self._observation is None:
             return list(messages)
-        text = FromTool(self._observation(results)["content"])
+        told = [{**result, "content": named_text(result)} for result in results]
+        text = FromTool(self._observation(told)["content"])
         others = [message for message in messages if message["role"] != "tool"]
-        content = _parts([text], others.pop(0)) if others and others[0]["role"] == "user" else text
-        return [{"role": "user", "content": content}, *others]
+        said: Any = others.pop(0) if others and others[0]["role"] == "user" else {}
+        pictures = [{"type": "image", "image": image} for image in images_of(results)]
+        return [{"role": "user", "content": _parts([text], said, pictures)}, *others]
 
 
 def _by_example(endings: TurnEndings, tools: Sequence[ToolSchema]) -> list[str]:
@@ -73,11 +76,11 @@ def _by_example(endings: TurnEndings, tools: Sequence[ToolSchema]) -> list[str]:
     return [describe_tools(tools, syntax), Verbatim(example[1].strip())]
 
 
-def _parts(texts: Sequence[str], message: Message) -> list[dict[str, Any]]:
-    """Return texts, followed by a message's content, as content parts."""
+def _parts(texts: Sequence[str], message: Message, pictures: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+    """Return texts and pictures, followed by a message's content, as content parts."""
     content = message.get("content")
     said = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
-    parts = [{"type": "text", "text": text} for text in texts]
+    parts = [*({"type": "text", "text": text} for text in texts), *pictures]
     return [*parts, {"type": "text", "text": "\n\n"}, *said] if said else parts
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...envs.core import ConfigurationError, Message
+from ...envs.images import Image
 from ...envs.tokens import Tokens
 from ..tool_calls.formats import ToolFormat
 from .chat_template import PROBE_TOOL, QUESTION, ChatTemplate
@@ -34,10 +35,12 @@ class TurnEnd:
     # ended its answer with another token.
     opens_next: bool
 
-    def tokens(self, template: ChatTemplate, tail: str, what: str = "these messages") -> Tokens:
+    def tokens(
+        self, template: ChatTemplate, tail: str, images: Sequence[Image] = (), what: str = "these messages"
+    ) -> Tokens:
         """Return the tokens of the text after an answer, from the end token on, which it must have."""
         place = tail.find(self.anchor)  # only brackets and ids precede it, never a message's content
-        tokens = Tokens([]) if place < 0 else template.encode(tail[place:])
+        tokens = Tokens([]) if place < 0 else template.encode(tail[place:], images=images)
         if tokens.ids[:1] != template.encode(self.anchor).ids:
             raise ConfigurationError(UNDEFINED.format(what=what))
         return Tokens([self.end_id]) + tokens[1:]
@@ -47,7 +50,7 @@ class TurnEnd:
         tools = template.probe_tools(follow)
         for more in (True, False):
             tail = template.after_answer([*before, *follow], tools=tools, more=more)
-            self.tokens(template, tail, what)
+            self.tokens(template, tail, what=what)
             shown = all(str(message.get("content")) in tail for message in follow)
             later = template.after_answer([*_EARLIER, *before, *follow], tools=tools, more=more)
             if not shown or tail != later:

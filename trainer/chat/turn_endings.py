@@ -18,7 +18,7 @@ from ...envs.core import ConfigurationError, Message, ToolCall, ToolSchema
 from ...envs.tokens import Tokens
 from ..tool_calls.call_arguments import read_arguments
 from ..tool_calls.formats import Conventions
-from .chat_template import PROBE_TOOL, QUESTION, SENTINEL, ChatTemplate
+from .chat_template import PROBE_TOOL, QUESTION, SENTINEL, ChatTemplate, images_of
 from .template_probe import CONTENTS, PROBE_CALL, UNDEFINED, TurnEnd, find_turn_end, numbered, tail_if_rendered
 
 _REPLY: Message = {"role": "user", "content": CONTENTS[0]}
@@ -235,7 +235,7 @@ class TurnEndings:
             else:
                 end = self.text_end
                 tail = self._template.after_answer([*_ANSWERED, *others], tools=tools, more=goes_on)
-            part_tokens = end.tokens(self._template, tail)
+            part_tokens = end.tokens(self._template, tail, images_of([*results, *others]))
             tokens += part_tokens[1:] if ends else part_tokens
             ends.append(end)
         return ends[0], tokens

@@ -138,13 +138,16 @@ class SharedGenerator(Generator):
         """Sample with these weights from now on, which the original has loaded."""
 
 
-def check_text_request(request: GenerationRequest, vocab_size: int, *, generator: Generator) -> None:
-    """Check a request to a generator that takes no images.
+def check_request(
+    request: GenerationRequest, vocab_size: int, *, generator: Generator, takes_images: bool = False
+) -> None:
+    """Check a request to a generator.
 
     On an accelerator a token outside the vocabulary would end the process.
 
     Raises:
-        ValueError: the prompt is empty or has an image, max_tokens is below 1, or a token is not in the vocabulary.
+        ValueError: the prompt is empty or has an image that the generator does not take, max_tokens is below 1, or a
+            token is not in the vocabulary.
     """
     prompt = request.prompt
     if not prompt or request.max_tokens < 1:
@@ -152,7 +155,7 @@ def check_text_request(request: GenerationRequest, vocab_size: int, *, generator
             f"a request needs a prompt and max_tokens >= 1, got {len(prompt)} prompt tokens and "
             f"max_tokens={request.max_tokens}"
         )
-    if prompt.images:
+    if prompt.images and not takes_images:
         raise ValueError(f"{type(generator).__name__} takes no images, and the prompt has {len(prompt.images)}")
     if not 0 <= min(prompt.ids) <= max(prompt.ids) < vocab_size:
         raise ValueError(f"the prompt has token {max(prompt.ids)}, but the model's vocabulary has {vocab_size}")

@@ -14,6 +14,7 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
 from ...envs.tokens import Tokens
+from ..models.images import ImageEncoder, positions
 from ..models.internals import append_rows, drop_columns, is_plain, keep_rows, rope_types, stack
 from ..models.output_head import known_options
 from .contract import Generation, GenerationRequest, settle
@@ -39,7 +40,14 @@ class Row:
 class Decoding:
     """Rows that are decoded together. They leave as they finish, and the rows of another decoding may join."""
 
-    def __init__(self, model: PreTrainedModel, rows: list[Row], pad_id: int, weight_version: int = 0) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        rows: list[Row],
+        pad_id: int,
+        weight_version: int = 0,
+        images: ImageEncoder | None = None,
+    ) -> None:
         self.model: Any = model
         self.weight_version = weight_version
         self.rows = rows
@@ -54,11 +62,13 @@ class Decoding:
         ids_BL = torch.tensor(padded, device=model.device)
         columns_L = torch.arange(length, device=model.device)
         starts_B1 = torch.tensor(padding, device=model.device)[:, None]
-        self.inputs = {  # tensors of the next forward pass, one row for each of `rows`
-            "input_ids": ids_BL,  # (B, L); after the prefill (B, 1)
-            "attention_mask": (columns_L >= starts_B1).long(),  # (B, all tokens so far)
-            "position_ids": (columns_L - starts_B1).clamp(min=0),  # (B, L); after the prefill (B, 1)
-        }
+        mask_BL = (columns_L >= starts_B1).long()
+        # Tensors of the next forward pass, one row for each of `rows`: `input_ids` (B, L), after the prefill (B, 1);
+        # `attention_mask` (B, all tokens so far); `position_ids` (B, L) or (3, B, L), after the prefill (B, 1).
+        self.inputs = {"input_ids": ids_BL, "attention_mask": mask_BL}
+        if images is not None:
+            self.inputs = images.inputs(ids_BL, mask_BL, [row.request.prompt.pictures for row in rows])
+        self.inputs["position_ids"] = positions(model, self.inputs)
         for row, ids, count in zip(rows, ids_BL.tolist(), padding, strict=True):
             row.seen_ids = ids[count:]
         self.options = {"use_cache": True} | known_options(model, logits_to_keep=1)
@@ -79,7 +89,7 @@ class Decoding:
         self.inputs = {
             "input_ids": tokens_B[:, None],
             "attention_mask": nn.functional.pad(self.inputs["attention_mask"], (0, 1), value=1),
-            "position_ids": self.inputs["position_ids"][:, -1:] + 1,
+            "position_ids": self.inputs["position_ids"][..., -1:] + 1,
         }
         if len(alive) <= SPARSE * len(self.rows):
             self._keep(alive)
@@ -102,7 +112,7 @@ class Decoding:
         append_rows(self.cache, other.cache)
         masks = [decoding.inputs["attention_mask"][..., None] for decoding in (self, other)]
         ids_and_positions = ("input_ids", "position_ids")
-        self.inputs = {name: torch.cat([self.inputs[name], other.inputs[name]]) for name in ids_and_positions}
+        self.inputs = {name: torch.cat([self.inputs[name], other.inputs[name]], -2) for name in ids_and_positions}
         self.inputs["attention_mask"] = stack(*masks)[..., 0]
 
     def _take(self, row: Row, token: int, logprob: float) -> None:
@@ -118,7 +128,7 @@ class Decoding:
             token_ids=row.token_ids,
             logprobs=row.logprobs,
             finish="stop" if stopped else "length",
-            prompt=Tokens(row.seen_ids),
+            prompt=Tokens(row.seen_ids, row.request.prompt.images),
             weight_version=self.weight_version,
             waiting_seconds=row.waiting_seconds,
         )
@@ -132,7 +142,7 @@ class Decoding:
         indices = torch.tensor(alive, dtype=torch.long, device=self.model.device)
         self.rows = [self.rows[index] for index in alive]
         keep_rows(self.cache, indices)
-        self.inputs = {name: values[indices] for name, values in self.inputs.items()}
+        self.inputs = {name: values[..., indices, :] for name, values in self.inputs.items()}
         if self.can_join:
             mask_BL = self.inputs["attention_mask"]
             # The cache is one column shorter.

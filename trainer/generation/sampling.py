@@ -29,6 +29,7 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0  # 0 = all tokens
     min_p: float = 0.0
+    forbidden: frozenset[int] = frozenset()  # tokens that have no probability; see `ImageEncoder.token_ids`
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -48,6 +49,8 @@ class Sampling:
 
 def log_distribution(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     """Return log-probabilities (B, V) under the sampling distribution; for greedy decoding, at temperature 1."""
+    if sampling.forbidden:
+        logits_BV = logits_BV.index_fill(1, _indices(sampling.forbidden, logits_BV.device), -math.inf)
     for warper in _warpers(sampling):
         logits_BV = warper(None, logits_BV)  # type: ignore[arg-type] # these warpers look at no earlier token
     return torch.log_softmax(logits_BV, -1)
@@ -60,7 +63,7 @@ def sample(logits_BV: Tensor, uniforms_B: Sequence[float], sampling: Sampling) -
     """
     logprobs_BV = log_distribution(logits_BV, sampling)
     if sampling.temperature == 0:
-        tokens_B = logits_BV.argmax(-1)
+        tokens_B = logprobs_BV.argmax(-1)
     else:
         # float32 would lose the tail of a large vocabulary; Apple's devices have nothing better.
         precise = torch.float32 if logits_BV.device.type == "mps" else torch.float64
@@ -72,6 +75,11 @@ def sample(logits_BV: Tensor, uniforms_B: Sequence[float], sampling: Sampling) -
         tokens_B = torch.minimum(tokens_B, torch.searchsorted(cdf_BV, total_B1)[:, 0])
         tokens_B = tokens_B.clamp(max=logits_BV.shape[1] - 1)  # without order (NaN) the search ends behind the last
     return tokens_B, logprobs_BV.gather(1, tokens_B[:, None])[:, 0]
+
+
+@lru_cache(maxsize=16)
+def _indices(tokens: frozenset[int], device: torch.device) -> Tensor:
+    return torch.tensor(sorted(tokens), device=device)
 
 
 @lru_cache(maxsize=16)

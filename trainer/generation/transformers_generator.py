@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from ..models.cache_check import check_cache
 from ..models.contexts import evaluating
-from .contract import Generation, GenerationError, GenerationRequest, Generator, check_text_request, settle
+from ..models.images import ImageEncoder
+from .contract import Generation, GenerationError, GenerationRequest, Generator, check_request, settle
 from .decoding import Decoding, Row
 from .sampling import Sampling
 
@@ -41,6 +42,7 @@ class TransformersGenerator(Generator):
         copies: Sample with a copy of the model, which `load_weights` brings up to date. Otherwise training and sampling
             share the weights, and no request may be in flight while they change.
         dtype: Compute matrix products in this precision (`torch.autocast`), as a trainer with `bf16` or `fp16` does.
+        images: Encodes the pictures in prompts, for models that take them.
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class TransformersGenerator(Generator):
         max_batch_size: int = 256,
         copies: bool = False,
         dtype: torch.dtype | None = None,
+        images: ImageEncoder | None = None,
     ) -> None:
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size must be at least 1, got {max_batch_size}")
         self.copies = copies
         self.dtype = dtype
+        self._images = images
         self._source = model
         # Now, because accelerate may wrap `forward` later, and a copy of the wrapper would call the source.
         self.model = copy.deepcopy(model).requires_grad_(False).eval() if copies else model
@@ -71,7 +75,8 @@ class TransformersGenerator(Generator):
         self._thread: threading.Thread | None = None
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        check_text_request(request, self.model.config.get_text_config().vocab_size, generator=self)
+        vocabulary = self.model.config.get_text_config().vocab_size
+        check_request(request, vocabulary, generator=self, takes_images=self._images is not None)
         row = Row(request, random=np.random.Generator(np.random.Philox(key=request.seed)))
         self._submit(row)
         return await asyncio.wrap_future(row.answer)  # on cancellation the row is dropped from its batch
@@ -196,7 +201,7 @@ class TransformersGenerator(Generator):
 
     def _prefill(self, rows: list[Row]) -> Decoding:
         """Return the decoding of these rows, after its first step."""
-        decoding = Decoding(self.model, rows, self.pad_id, self.weight_version)
+        decoding = Decoding(self.model, rows, self.pad_id, self.weight_version, self._images)
         decoding.step()
         return decoding
 

@@ -6,7 +6,7 @@ rows, and C of a chunk; H hidden size; V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from types import MethodType
 from typing import Any, Literal
@@ -17,6 +17,8 @@ from accelerate.utils.operations import ConvertOutputsToFp32
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ...envs.images import Image
+from ..models.images import ImageEncoder
 from ..models.output_head import OutputHead, known_options
 
 Entropy = Literal["none", "value", "differentiable"]
@@ -34,6 +36,8 @@ def token_logprobs(
     temperature: float,
     head: OutputHead | None = None,
     entropy: Entropy = "none",
+    images: ImageEncoder | None = None,
+    pictures: Sequence[Sequence[Image]] = (),
 ) -> tuple[Tensor, Tensor | None]:
     """Compute log-probabilities (B, keep) of tokens among the last `keep` of each row; 0 at tokens not asked for.
 
@@ -48,6 +52,7 @@ def token_logprobs(
         temperature: That of sampling.
         head: The output head of the model. With it, logits are computed only where they are asked for.
         entropy: Whether to return the entropies (B, keep) of the distributions at these tokens, too, in nats.
+        images: Makes the features of `pictures`, the images of each row; its tokens have no probability.
 
     Raises:
         ValueError: `keep` or `temperature` is out of range.
@@ -58,6 +63,8 @@ def token_logprobs(
         raise ValueError(f"keep must be between 1 and {length - 1} (row length - 1), got {keep}.")
     if temperature <= 0:
         raise ValueError(f"temperature must be positive, got {temperature}.")
+    if images is not None:
+        inputs = images.inputs(ids_BL, inputs["attention_mask"], pictures)
     # The logits at a position belong to the token after it.
     ids_N = ids_BL[:, -keep:].flatten()[places_N]
     if head is not None:
@@ -70,7 +77,10 @@ def token_logprobs(
         logits_BLV = model(**inputs, **options).logits
         states_NH, to_logits = logits_BLV[:, -(keep + 1) : -1].flatten(0, 1)[places_N], None
         vocabulary = logits_BLV.shape[2]
-    logprobs_N, entropies_N = _chosen_logprobs(to_logits, states_NH, ids_N, temperature, vocabulary, entropy)
+    forbidden = None if images is None else torch.tensor(sorted(images.token_ids), device=ids_BL.device)
+    logprobs_N, entropies_N = _chosen_logprobs(
+        to_logits, states_NH, ids_N, temperature, vocabulary, entropy=entropy, forbidden=forbidden
+    )
     empty = torch.zeros(rows * keep, device=ids_BL.device)
     logprobs_BT = empty.index_put((places_N,), logprobs_N).view(rows, keep)
     return logprobs_BT, None if entropies_N is None else empty.index_put((places_N,), entropies_N).view(rows, keep)
@@ -82,13 +92,19 @@ def _chosen_logprobs(
     ids_N: Tensor,
     temperature: float,
     vocabulary: int,
+    *,
     entropy: Entropy,
+    forbidden: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute log softmax(logits / temperature) at `ids`, and entropies, in chunks that the backward pass repeats."""
 
     def chosen(states_CH: Tensor, ids_C: Tensor) -> tuple[Tensor, Tensor | None]:
         logits_CV = (states_CH if to_logits is None else to_logits(states_CH)).float()
-        logprobs_CV = (logits_CV if temperature == 1 else logits_CV / temperature).log_softmax(dim=1)
+        if temperature != 1:
+            logits_CV = logits_CV / temperature
+        if forbidden is not None:  # not minus infinity, whose product with a probability of 0 is no number
+            logits_CV = logits_CV.index_fill(1, forbidden, torch.finfo(logits_CV.dtype).min)
+        logprobs_CV = logits_CV.log_softmax(dim=1)
         chosen_C = logprobs_CV.gather(1, ids_C[:, None])[:, 0]
         if entropy == "none":
             return chosen_C, None

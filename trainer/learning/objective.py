@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from ..models.images import ImageEncoder
 from ..models.output_head import OutputHead
 from .corrections import mismatch_metrics
 from .logprobs import token_logprobs
@@ -27,6 +28,7 @@ def objective(
     head: OutputHead | None = None,
     with_entropy: bool = False,
     watch: Callable[[Tensor], None] | None = None,
+    images: ImageEncoder | None = None,
 ) -> tuple[Tensor, list[Part]]:
     """Compute the loss of a micro-batch on the model's device, ready for `backward()`, and metrics.
 
@@ -44,6 +46,8 @@ def objective(
         temperature=settings.temperature,
         head=head,
         entropy="differentiable" if settings.entropy_coef else "value" if with_entropy else "none",
+        images=images,
+        pictures=batch.get("pictures", ()),
     )
     if watch is not None:
         watch(logprobs_BT)

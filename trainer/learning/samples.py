@@ -150,11 +150,11 @@ class MicroBatch(TypedDict):
     shares: Tensor  # (B,)
     numbers: Tensor  # (B,)
     batch_loss_tokens: Tensor  # of the batch that it is a part of
+    pictures: NotRequired[list[list[Image]]]  # of each row; their features are made for the forward pass
 
 
 def make_micro_batch(samples: Sequence[Sample], *, pad_id: int, batch_loss_tokens: int = 0) -> MicroBatch:
     """Return the tensors of these samples; of their advantages and the like, those that the samples have."""
-    assert not any(sample.images for sample in samples), "models are given no features of images"
     length = max(sample.length for sample in samples)
     keep = length - min(len(sample.prompt_ids) for sample in samples)
     ids_BL = torch.full((len(samples), length), pad_id)
@@ -168,7 +168,8 @@ def make_micro_batch(samples: Sequence[Sample], *, pad_id: int, batch_loss_token
         place = completion_slice(sample, length, keep)
         for name, values_BT in of_tokens.items():
             values_BT[row, place] = torch.as_tensor(getattr(sample, name), dtype=torch.float32)
-    return MicroBatch(
+    pictures = [[span.image for span in sample.images] for sample in samples]
+    made = MicroBatch(
         inputs={"input_ids": ids_BL, "attention_mask": attention_mask_BL},
         # Found here, on the CPU: on a GPU the search would wait for all work before it.
         places=of_tokens["mask"].flatten().nonzero()[:, 0],
@@ -177,6 +178,9 @@ def make_micro_batch(samples: Sequence[Sample], *, pad_id: int, batch_loss_token
         batch_loss_tokens=torch.tensor(float(batch_loss_tokens)),
         **of_tokens,  # type: ignore[typeddict-item]
     )
+    if any(pictures):
+        made["pictures"] = pictures
+    return made
 
 
 def completion_slice(sample: Sample, length: int, keep: int) -> slice:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ...envs.episode import Episode
 from ..models.contexts import evaluating
+from ..models.images import ImageEncoder
 from ..models.output_head import OutputHead
 from ..models.reference import Reference
 from .advantages import Gather, quantile
@@ -37,6 +38,7 @@ class Scorer:
     gather: Gather  # concatenates (1, n) tensors of all processes
     pad_id: int
     head: OutputHead | None = None  # of the model; see `token_logprobs`
+    images: ImageEncoder | None = None  # of a model that takes them
     passes: Callable[[int], int] = int
     """The largest of all processes' numbers of forward passes: sharded weights need every process in each pass."""
     on_scored: Callable[[list[tuple[Episode, EpisodeSamples, float]]], None] | None = None
@@ -137,6 +139,8 @@ class Scorer:
                     temperature=settings.temperature,
                     head=head,
                     entropy="value" if with_entropy else "none",
+                    images=self.images,
+                    pictures=batch.get("pictures", ()),
                 )
                 logprobs_BT, entropies_BT = logprobs_BT.cpu(), None if entropies_BT is None else entropies_BT.cpu()
                 for row, sample in enumerate(part):

@@ -112,9 +112,15 @@ class Steps:
 
     def loss(self, model: nn.Module, micro_batch: MicroBatch, *, with_entropy: bool) -> Tensor:
         """Return the loss of a micro-batch, ready for `backward()`: log-probabilities -> ratios -> terms -> sum."""
-        settings, head, watch = self.scorer.settings, self.scorer.head, self.log.watch(micro_batch)
         loss, metrics = objective(
-            model, micro_batch, settings, self.counts, head=head, with_entropy=with_entropy, watch=watch
+            model,
+            micro_batch,
+            self.scorer.settings,
+            self.counts,
+            head=self.scorer.head,
+            with_entropy=with_entropy,
+            watch=self.log.watch(micro_batch),
+            images=self.scorer.images,
         )
         for weight, part in metrics:
             self.report.metrics.add(part, weight=weight)

@@ -8,11 +8,34 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
+from transformers import DynamicCache, PretrainedConfig
 from transformers.cache_utils import DynamicLayer
 from transformers.core_model_loading import revert_weight_conversion
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from .sharding import by_zero3
+
+
+def takes_images(config: PretrainedConfig) -> bool:
+    """Return whether the model of this config is one for images and text."""
+    return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+
+def load_processor(name: str, config: PretrainedConfig, options: Mapping[str, Any]) -> Any | None:
+    """Return the processor of a model; None if the model has only a tokenizer."""
+    if type(config) not in PROCESSOR_MAPPING:
+        return None
+    try:
+        return without_videos(PROCESSOR_MAPPING[type(config)]).from_pretrained(name, **options)
+    except OSError:
+        return None
+
+
+def without_videos(kind: Any) -> Any:
+    """Return a class of processors without its part for videos, which needs torchvision."""
+    parts = [part for part in kind.get_attributes() if part != "video_processor"]
+    return type(kind.__name__, (kind,), {"get_attributes": classmethod(lambda _: parts)})
 
 
 def is_plain(cache: DynamicCache) -> bool:

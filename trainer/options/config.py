@@ -61,6 +61,9 @@ class AgentConfig(TrainingArguments):
     model_init_kwargs: dict[str, Any] | None = option(
         None, "Arguments of from_pretrained if the model is given by name. dtype is float32 unless it is given here."
     )
+    max_image_pixels: Count | None = option(
+        None, "Maximum pixels of a picture that the model sees; larger ones are made smaller. None: no limit."
+    )
     max_tokens_per_batch: Count | None = option(
         None, "Maximum tokens in a forward pass, padding included. A larger batch takes several. None: no limit."
     )

@@ -11,6 +11,7 @@ from ...envs.core import ConfigurationError
 from ..generation.contract import Generator
 from ..generation.transformers_generator import TransformersGenerator
 from ..models.adapters import has_adapter
+from ..models.images import ImageEncoder
 from ..options.config import AgentConfig
 from ..options.rules import changed_options
 from ..options.sharding import check_deepspeed, shards_weights, zero_stage
@@ -85,7 +86,12 @@ def _precision(args: AgentConfig) -> torch.dtype | None:
 
 
 def make_generator(
-    model: PreTrainedModel, args: AgentConfig, given: Generator | None, pad_id: int, max_model_len: int
+    model: PreTrainedModel,
+    args: AgentConfig,
+    given: Generator | None,
+    images: ImageEncoder | None,
+    pad_id: int,
+    max_model_len: int,
 ) -> Generator:
     """Return the generator that was given, or make that of the configuration.
 
@@ -94,11 +100,13 @@ def make_generator(
     Raises:
         ConfigurationError: vLLM is missing or too old, or a server does not fit this configuration.
     """
-    made = _make(model, args, pad_id=pad_id, max_model_len=max_model_len) if given is None else given
+    made = _make(model, args, images, pad_id=pad_id, max_model_len=max_model_len) if given is None else given
     return TurnGate(made) if args.max_staleness else made
 
 
-def _make(model: PreTrainedModel, args: AgentConfig, *, pad_id: int, max_model_len: int) -> Generator:
+def _make(
+    model: PreTrainedModel, args: AgentConfig, images: ImageEncoder | None, *, pad_id: int, max_model_len: int
+) -> Generator:
     """Make the generator of a configuration. vLLM is imported only for a generator that needs it.
 
     Raises:
@@ -107,8 +115,9 @@ def _make(model: PreTrainedModel, args: AgentConfig, *, pad_id: int, max_model_l
     if args.generator == "transformers":
         copies = args.max_staleness > 0  # episodes are played while the weights in training change
         dtype = _precision(args) if copies else None  # shared weights compute as the trainer does
-        rows = args.generation_rows
-        return TransformersGenerator(model, pad_id=pad_id, max_batch_size=rows, copies=copies, dtype=dtype)
+        return TransformersGenerator(
+            model, pad_id=pad_id, max_batch_size=args.generation_rows, copies=copies, dtype=dtype, images=images
+        )
     if args.generator == "vllm":
         from ..vllm.in_process import VLLMGenerator
 

@@ -6,7 +6,6 @@ import sys
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ...envs.engine.play_episode import EpisodeLimits
 from ...envs.registry import EnvironmentLike
@@ -16,8 +15,10 @@ from ..models.contexts import file_bars
 from ..rollout.episode_player import EpisodePlayer
 from ..rollout.schedule import Rows
 from ..rollout.settings import PlaySettings, TokenBudgets
+from .loading import auto_class
 from .model_name import check_model_name
 from .player import make_player
+from .processing import load_processing
 
 CONTEXT = 32_768
 """Tokens of the context, if the model's config does not say how many the model takes."""
@@ -44,16 +45,18 @@ def local_player(
     on_gpu = torch.cuda.is_available()
     dtype = torch.bfloat16 if on_gpu else torch.float32
     with file_bars(shown=sys.stderr.isatty()):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
+        loaded: Any = auto_class(model).from_pretrained(model, dtype=dtype)
     loaded = loaded.to("cuda" if on_gpu else "cpu").eval()
     context = getattr(loaded.config.get_text_config(), "max_position_embeddings", CONTEXT)
     budgets = TokenBudgets(max_completion_length=context, max_model_len=context, max_turn_tokens=max_turn_tokens)
+    tokenizer, images = load_processing(loaded, None)
     return make_player(
         loaded,
-        AutoTokenizer.from_pretrained(model),
+        tokenizer,
         environment,
         PlaySettings(budgets=budgets, limits=limits, max_concurrency=max_concurrency),
-        make_generator=lambda pad_id, _: TransformersGenerator(loaded, pad_id=pad_id),
+        make_generator=lambda pad_id, _: TransformersGenerator(loaded, pad_id=pad_id, images=images),
         rewards=Rewards(),
         data_sets=(rows, None),
+        images=images,
     )

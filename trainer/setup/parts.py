@@ -19,6 +19,7 @@ from ..learning.settings import LearningSettings
 from ..models.adapters import adapter_config
 from ..models.contexts import file_bars
 from ..models.distributed import Processes
+from ..models.images import ImageEncoder
 from ..models.output_head import OutputHead
 from ..models.reference import ADAPTER, Reference, ReferenceSync
 from ..models.reward_model import RewardLike, as_reward_functions
@@ -37,16 +38,11 @@ from ..rollout.overlong import OverlongPenalty
 from ..rollout.schedule import Rows, Schedule
 from ..rollout.stream import RowStream, Stream, is_stream
 from .generator_choice import check_generator, check_model_can_be_sharded, check_sharding, make_generator
+from .loading import load_model, warn_of_low_rate
 from .player import context_length, make_player, padding_id
-from .startup_checks import (
-    ROWS_LOOKED_AT,
-    check_before_loading,
-    check_best_metric,
-    load_model,
-    warn_of_low_rate,
-)
+from .processing import Processing, load_processing
+from .startup_checks import ROWS_LOOKED_AT, check_before_loading, check_best_metric
 from .streams import check_stream, first_rows
-from .tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +52,16 @@ class Parts:
     config: AgentConfig
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    images: ImageEncoder | None  # of a model that takes images
     player: EpisodePlayer
     pad_id: int  # of the token that fills rows
     settings: LearningSettings
     penalty: OverlongPenalty
+
+    @property
+    def processing(self) -> Processing:
+        """The processor of a model that takes images, else the tokenizer."""
+        return self.tokenizer if self.images is None else self.images.processor
 
     def scorer(self, processes: Processes) -> Scorer:
         """Make the scorer, still without reference and output head: see `read_weights`."""
@@ -70,6 +72,7 @@ class Parts:
             gather=processes.gather_tensor,
             pad_id=self.pad_id,
             passes=processes.most if processes.in_lockstep else int,
+            images=self.images,
         )
 
     def read_weights(self, scorer: Scorer, processes: Processes) -> ReferenceSync | None:
@@ -132,7 +135,7 @@ def make_parts(
     *,
     rewards: tuple[RewardLike | Sequence[RewardLike], Any],
     formats: tuple[GivenFormats, Mapping[str, str] | None],
-    processing_class: PreTrainedTokenizerBase | None,
+    processing_class: Processing | None,
     generator: Generator | None,
     peft_config: Any,
     compact: Compact | None,
@@ -167,24 +170,28 @@ def make_parts(
     if not has_optimizer:
         warn_of_low_rate(model, args)
     check_model_can_be_sharded(args, model)
-    tokenizer = load_tokenizer(model, processing_class, args.model_init_kwargs)
+    tokenizer, images = load_processing(
+        model, processing_class, args.model_init_kwargs, max_image_pixels=args.max_image_pixels
+    )
     player = make_player(
         model,
         tokenizer,
         environment,
         play_settings(args, max_model_len=context_length(model, args.max_model_len)),
-        make_generator=partial(make_generator, model, args, generator),
+        make_generator=partial(make_generator, model, args, generator, images),
         rewards=added,
         data_sets=data_sets,
         tool_format=formats[0],
         chat_templates=formats[1],
         compact=compact,
         step=step,
+        images=images,
     )
     return Parts(
         config=args,
         model=model,
         tokenizer=tokenizer,
+        images=images,
         player=player,
         pad_id=padding_id(tokenizer, player.policy.chat),
         settings=learning_settings(args),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -19,6 +20,7 @@ from ...envs.rewards import Rewards
 from ..chat.by_environment import GivenFormat, GivenFormats, chat_formats
 from ..chat.chat_format import ChatFormat
 from ..generation.contract import Generator
+from ..models.images import ImageEncoder
 from ..options.value_checks import unknown_names
 from ..rollout.compaction import check_room
 from ..rollout.episode_player import EpisodePlayer
@@ -41,8 +43,11 @@ def make_player(
     chat_templates: Mapping[str, str] | None = None,
     compact: Compact | None = None,
     step: Callable[[], int] = lambda: 0,
+    images: ImageEncoder | None = None,
 ) -> EpisodePlayer:
-    """Return the player with these settings; `step` is as in `EpisodePlayer`, other arguments as in `AgentTrainer`.
+    """Return the player with these settings; `step` is as in `EpisodePlayer`, others as in `AgentTrainer`.
+
+    `images` encodes the pictures of a model that takes them.
 
     The data sets (for training and evaluation) are checked before a generator is made, which takes long.
     `make_generator` takes the id of the token that fills rows, and the tokens of the context.
@@ -52,7 +57,9 @@ def make_player(
         ValueError: a row is wrong.
     """
     source = EnvironmentSource.of(environment)
-    formats = chat_formats(source.names, tool_format, chat_templates, partial(_make_chat, model, tokenizer, settings))
+    formats = chat_formats(
+        source.names, tool_format, chat_templates, partial(_make_chat, model, tokenizer, images, settings)
+    )
     chat = formats[source.names[0]]
     check_compact(compact)
     if compact is not None and not isinstance(compact, EveryTurn):
@@ -69,7 +76,7 @@ def make_player(
     policy = TokenPolicy(
         chat,
         make_generator(padding_id(tokenizer, chat), settings.budgets.max_model_len),
-        sampling=settings.sampling,
+        sampling=settings.sampling if images is None else replace(settings.sampling, forbidden=images.token_ids),
         budgets=settings.budgets,
         overlong_prompts=settings.overlong_prompts,
         chats={name: chat for name, chat in formats.items() if name is not None},
@@ -111,6 +118,7 @@ def padding_id(tokenizer: PreTrainedTokenizerBase, chat: ChatFormat) -> int:
 def _make_chat(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
+    images: ImageEncoder | None,
     settings: PlaySettings,
     tool_format: GivenFormat,
     chat_template: str | None,
@@ -124,6 +132,7 @@ def _make_chat(
         end_token_ids=end_token_ids(model.generation_config),
         template_kwargs=settings.chat_template_kwargs,
         today=settings.today,
+        images=images,
     )
     _check_template_kwargs(tokenizer, settings.chat_template_kwargs or {})
     return chat

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from ...envs.core import ConfigurationError
 from ...envs.tokens import Tokens
-from ..generation.contract import Generation, GenerationRequest, Generator, check_text_request
+from ..generation.contract import Generation, GenerationRequest, Generator, check_request
 from ..models.named_weights import check_loadable, named_weights, whole_weights
 from ..models.output_head import inner_model
 from . import CPU_OPTIONS, check_vllm, sampling_options
@@ -106,7 +106,7 @@ class VLLMGenerator(Generator):
     async def generate(self, request: GenerationRequest) -> Generation:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-        check_text_request(request, self._vocab_size, generator=self)
+        check_request(request, self._vocab_size, generator=self)
         texts, kind = request.stop_texts, RequestOutputKind.FINAL_ONLY
         if texts is not None:  # vLLM has no tokenizer here, so the thread looks for them after each token
             kind = RequestOutputKind.CUMULATIVE

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from ...envs.runtime.threads import run_in_loop
 from ...envs.tokens import Tokens
 from ...sandbox.cancellation import finish
-from ..generation.contract import Generation, GenerationError, GenerationRequest, SharedGenerator, check_text_request
+from ..generation.contract import Generation, GenerationError, GenerationRequest, SharedGenerator, check_request
 from ..models.named_weights import check_loadable, whole_weights
 from ..models.sharding import is_sharded
 from . import sampling_options
@@ -105,7 +105,7 @@ class VLLMServerGenerator(SharedGenerator):
         """Generate one answer; on cancellation the server drops the request."""
         if self._vocab_size is None:
             raise GenerationError("no weights were loaded; call load_weights first")
-        check_text_request(request, self._vocab_size, generator=self)
+        check_request(request, self._vocab_size, generator=self)
         version = self._version
         body: dict[str, Any] = {
             "token_ids": request.prompt.ids,

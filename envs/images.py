@@ -1,0 +1,193 @@
+"""Image: a picture as the bytes of its file.
+
+A picture may come from untrusted code, so its size is read from the file's header before anything is decoded. Pillow
+reads and writes the files; it is imported when the first picture is made.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ConfigDict
+
+from .extras import needs_extra
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import PIL.Image
+
+FORMATS = {"PNG": "image/png", "JPEG": "image/jpeg", "GIF": "image/gif", "WEBP": "image/webp"}
+MAX_BYTES = 32 * 2**20
+MAX_PIXELS = 2**25  # 8192 x 4096
+MAX_RATIO = 100  # of the longer to the shorter side; processors of models refuse 200 and more
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture in the format that it came in: PNG, JPEG, GIF (its first frame) or WebP. See `of` for other forms.
+
+    Raises:
+        TypeError: `data` is not bytes.
+        ValueError: the data is of no such format, has more than `MAX_BYTES` or `MAX_PIXELS`, or is too narrow.
+    """
+
+    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    data: bytes = field(repr=False, compare=False)
+    media_type: str = field(init=False)  # such as "image/png"
+    width: int = field(init=False)
+    height: int = field(init=False)
+    digest: str = field(init=False)  # SHA-256 of the data; images with the same digest are equal
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, bytes):
+            raise TypeError(f"an image is made from the bytes of a picture, got {type(self.data).__name__}")
+        if len(self.data) > MAX_BYTES:
+            raise ValueError(f"a picture may have {MAX_BYTES} bytes, got {len(self.data)}: make it smaller")
+        with _opened(self.data) as picture:
+            width, height = picture.size
+            media_type = FORMATS[str(picture.format)]
+        if width * height > MAX_PIXELS or max(width, height) > MAX_RATIO * min(width, height):
+            raise ValueError(
+                f"a picture may have {MAX_PIXELS} pixels, and its sides may differ {MAX_RATIO}-fold, got "
+                f"{width}x{height}: make it smaller"
+            )
+        found = {"media_type": media_type, "width": width, "height": height, "digest": sha256(self.data).hexdigest()}
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def of(cls, value: Any) -> Image:
+        """Return the image of a picture in any form that users have; a damaged file is refused.
+
+        Args:
+            value: An `Image`, a PIL image, an array of uint8 (H, W), (H, W, 3) or (H, W, 4), the bytes of a file, its
+                `Path`, a data URI, or `{"bytes": ..., "path": ...}`, the form of the data sets of Hugging Face.
+
+        Raises:
+            TypeError, ValueError: it is none of these, or the picture is refused as in the constructor.
+            OSError: the file cannot be read.
+        """
+        if isinstance(value, Image):
+            return value
+        if is_pil(value) or hasattr(value, "__array_interface__"):
+            return cls(_as_png(value))
+        if isinstance(value, Mapping):
+            value = value.get("bytes") or Path(value.get("path") or "")
+        if isinstance(value, Path):
+            if value.stat().st_size > MAX_BYTES:
+                raise ValueError(f"a picture may have {MAX_BYTES} bytes, {value} has {value.stat().st_size}")
+            value = value.read_bytes()
+        elif isinstance(value, str):
+            value = _of_data_uri(value)
+        image = cls(bytes(value) if isinstance(value, bytearray | memoryview) else value)
+        image.open()
+        return image
+
+    def open(self) -> PIL.Image.Image:
+        """Decode the picture: RGB, of Pillow.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        with _opened(self.data) as picture:
+            return picture.convert("RGB")
+
+    def at_most(self, max_pixels: int) -> Image:
+        """Return the picture itself, or a smaller one (PNG) with the same proportions and at most so many pixels."""
+        scale = (max_pixels / (self.width * self.height)) ** 0.5
+        if scale >= 1:
+            return self
+        return Image(_as_png(self.open().resize([max(1, int(side * scale)) for side in (self.width, self.height)])))
+
+    @property
+    def data_uri(self) -> str:
+        """The picture as a data URI, as servers of the OpenAI protocol take it."""
+        return f"data:{self.media_type};base64,{base64.b64encode(self.data).decode()}"
+
+    def __str__(self) -> str:
+        return f"[image {self.width}x{self.height}]"
+
+
+def is_pil(value: Any) -> bool:
+    """Return whether this is an image of Pillow, which is not imported for it."""
+    return any(base.__module__ == "PIL.Image" for base in type(value).__mro__)
+
+
+@contextmanager
+def _opened(data: bytes) -> Iterator[PIL.Image.Image]:
+    """Open a file in one of the four formats; all errors of Pillow in this context become a ValueError."""
+    with needs_extra("vision", "a picture"):
+        import PIL.Image
+    try:
+        with PIL.Image.open(io.BytesIO(data), formats=list(FORMATS)) as picture:
+            yield picture
+    except Exception as error:  # damaged files make Pillow raise anything
+        raise ValueError(
+            f"a picture must be a whole file of {', '.join(FORMATS)}, got {len(data)} bytes that begin with "
+            f"{data[:12]!r} ({type(error).__name__})"
+        ) from error
+
+
+def _as_png(value: Any) -> bytes:
+    with needs_extra("vision", "a picture"):
+        import PIL.Image
+    if not is_pil(value):
+        if str(value.dtype) != "uint8" or value.ndim not in (2, 3):
+            raise ValueError(
+                f"a picture is an array of uint8 (height, width, 3), got {value.dtype} of shape {tuple(value.shape)}: "
+                f"convert it, such as (255 * array).astype('uint8')"
+            )
+        value = PIL.Image.fromarray(value)
+    file = io.BytesIO()
+    value.convert("RGB").save(file, "PNG")
+    return file.getvalue()
+
+
+def _of_data_uri(text: str) -> bytes:
+    head, _, data = text.partition(",")
+    if not head.startswith("data:") or not head.endswith(";base64"):
+        raise ValueError(
+            f"a picture as text must be a data URI, data:image/png;base64,..., got {text[:40]!r}: give a Path for a "
+            f"file; the web is not read"
+        )
+    try:
+        return base64.b64decode(data, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"the data URI of a picture is not base64: {error}") from None
+
+
+def with_images(content: Any) -> Any:
+    """Return the content of a message with an `Image` in each part that is a picture.
+
+    Parts are of the type "image", with the picture as "image", "base64", "url" or "path", or OpenAI's "image_url".
+
+    Raises:
+        TypeError, ValueError, OSError: as in `Image.of`.
+    """
+    if not isinstance(content, list):
+        return content
+    return [image_part(_picture_in(part)) if part["type"] in ("image", "image_url") else part for part in content]
+
+
+def image_part(value: Any) -> dict[str, Any]:
+    """Return the part of a message that shows a picture, given in any form of `Image.of`."""
+    return {"type": "image", "image": Image.of(value)}
+
+
+def _picture_in(part: Mapping[str, Any]) -> Any:
+    if part["type"] == "image_url":
+        value = part.get("image_url")
+        return value.get("url") if isinstance(value, Mapping) else value
+    if "base64" in part:
+        return _of_data_uri(f"data:image;base64,{part['base64']}")
+    return Path(part["path"]) if "path" in part else part.get("image", part.get("url"))

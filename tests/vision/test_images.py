@@ -1,0 +1,115 @@
+"""`Image`: pictures in every form that users have, and hostile ones; and their way through an episode."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from gymnast.envs import Image, Message, RolloutEngine, ScriptedPolicy, ToolEnv, tool, tool_call
+
+from ..envs.pictures import picture
+
+CAT = picture(1, width=6, height=4)
+
+
+def saved(kind: str, size: tuple[int, int] = (6, 4)) -> bytes:
+    file = io.BytesIO()
+    PIL.Image.new("RGB", size, (200, 30, 30)).save(file, kind)
+    return file.getvalue()
+
+
+def test_a_picture_comes_in_many_forms(tmp_path: Path) -> None:
+    path = tmp_path / "cat.png"
+    path.write_bytes(CAT.data)
+    forms = [CAT, CAT.open(), np.asarray(CAT.open()), CAT.data, path, CAT.data_uri, {"bytes": CAT.data, "path": None}]
+    assert [Image.of(form) for form in forms] == [CAT] * len(forms)
+    assert (str(CAT), CAT.media_type) == ("[image 6x4]", "image/png")
+    for kind in ("PNG", "JPEG", "GIF", "WEBP"):
+        image = Image.of(saved(kind))
+        assert (image.width, image.height, image.media_type) == (6, 4, f"image/{kind.lower()}")
+    assert CAT.at_most(100) is CAT
+    assert str(picture(width=40, height=20).at_most(200)) == "[image 20x10]"
+
+
+HOSTILE: dict[str, tuple[Any, str]] = {
+    "another format": (b"<svg>", "must be a whole file of PNG, JPEG, GIF, WEBP, got 5 bytes that begin with b'<svg>'"),
+    "Pillow's other formats": (saved("BMP"), "must be a whole file of PNG"),
+    "truncated": (picture(width=64, height=64).data[:200], "must be a whole file of PNG"),
+    "narrow": (saved("PNG", (1, 101)), "sides may differ 100-fold, got 1x101"),
+    "a bomb": (saved("PNG", (8193, 8193)), "may have 33554432 pixels.*, got 8193x8193"),
+    "large": (bytes(2**25 + 1), "may have 33554432 bytes, got 33554433"),
+    "the web": ("https://a.b/c.png", "must be a data URI, data:image/png;base64.*, got 'https://a.b/c.png'"),
+    "not base64": ("data:image/png;base64,???", "not base64"),
+    "floats": (np.zeros((3, 3, 3)), "an array of uint8 .*, got float64 of shape"),
+    "a number": (3, "from the bytes of a picture, got int"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_picture_is_refused_by_name_and_told_to_the_model(kind: str) -> None:
+    value, message = HOSTILE[kind]
+    with pytest.raises((TypeError, ValueError), match=message):
+        Image.of(value)
+
+    class Camera(ToolEnv):
+        @tool
+        def shot(self) -> list[Any]:
+            """Take a picture."""
+            return [{"type": "image", "image": value}]
+
+        @tool(final=True)
+        def done(self) -> None:
+            """End."""
+
+    [episode] = RolloutEngine(Camera(), ScriptedPolicy([tool_call("shot"), tool_call("done")])).play([{"prompt": "go"}])
+    assert [record.outcome for record in episode.tool_calls][1] == "ok"
+    assert episode.tool_calls[0].outcome in ("refused", "exception")
+    assert episode.failure is None
+
+
+class Gallery(ToolEnv):
+    """Shows pictures."""
+
+    def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
+        parts = [{"type": "text", "text": "Look: "}, {"type": "image", "image": task["image"]}]
+        return [{"role": "user", "content": parts}]
+
+    @tool
+    def bare(self) -> Image:
+        """Return a picture."""
+        return CAT
+
+    @tool
+    def mixed(self) -> list[Any]:
+        """Return a list that mixes text and pictures."""
+        return ["a cat", CAT.open(), {"type": "image_url", "image_url": {"url": CAT.data_uri}}]
+
+    @tool(final=True)
+    def done(self) -> None:
+        """End."""
+
+
+def test_pictures_of_rows_and_tools_are_images_in_the_messages() -> None:
+    script = [tool_call("bare"), tool_call("mixed"), tool_call("done")]
+    row = {"image": {"bytes": CAT.data, "path": None}}  # as a data set of Hugging Face gives it
+    [episode] = RolloutEngine(Gallery(), ScriptedPolicy(script)).play([row])
+    part = {"type": "image", "image": CAT}
+    assert episode.prompt[0].get("content") == [{"type": "text", "text": "Look: "}, part]
+    results = [turn.observation[0].get("content") for turn in episode.turns]
+    assert results == [[part], [{"type": "text", "text": "a cat"}, part, part], "null"]
+    assert "bare() -> [image 6x4]" in str(episode) or "[image 6x4]" in repr(episode._repr_html_())  # type: ignore[attr-defined]
+
+
+def test_a_wrong_picture_of_a_row_fails_the_reset_by_name() -> None:
+    row = {"image": base64.b64encode(CAT.data).decode()}
+    [episode] = RolloutEngine(Gallery(), ScriptedPolicy([tool_call("done")])).play([row])
+    assert episode.failure is not None
+    assert episode.failure.kind == "reset: ValueError"
+    assert "Gallery.reset() gave a picture that cannot be shown: a picture as text must be" in episode.failure.message

@@ -1,0 +1,120 @@
+"""ImageEncoder: what a model's processor makes of pictures, as text for the tokenizer and as features for the model.
+
+There is no table of model families: the processor itself makes the features of each forward pass, so they are right by
+construction, and what must hold for exact tokens is tried once, when the encoder is made.
+
+Axes: B rows of one forward pass; L tokens of a row.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...envs.core import ConfigurationError
+from ...envs.images import Image
+from .output_head import inner_model
+
+REMEMBERED = 4096  # texts of images; a text is a few kB
+
+
+class ImageEncoder:
+    """A processor's way with images.
+
+    Args:
+        processor: A processor of transformers with an image processor and a tokenizer.
+        max_pixels: Larger pictures are made smaller before the processor sees them.
+
+    Attributes:
+        processor: As it was given.
+        placeholder: The token that the chat template writes for an image.
+        token_ids: The tokens whose embeddings are replaced, which the policy never samples: of images, videos, sounds.
+
+    Raises:
+        ConfigurationError: the processor takes no images, or an image changes the tokens of another one, so that tokens
+            could not be appended.
+    """
+
+    def __init__(self, processor: Any, *, max_pixels: int | None = None) -> None:
+        self.max_pixels = max_pixels
+        self.placeholder: str = getattr(processor, "image_token", None) or ""
+        name = type(processor).__name__
+        if not self.placeholder or not hasattr(processor, "image_processor"):
+            raise ConfigurationError(f"{name} takes no images: it has no image_processor or no image_token")
+        self.processor = processor
+        # Of its own, and for one thread at a time: a call with padding changes the tokenizer.
+        self._processor, self._lock = copy.copy(processor), threading.Lock()
+        self._processor.tokenizer = copy.deepcopy(processor.tokenizer)
+        of_tokens = (f"{kind}_token_ids" for kind in ("image", "video", "audio"))
+        self.token_ids = frozenset(i for of_kind in of_tokens for i in getattr(processor, of_kind, None) or () if i)
+        self._texts: dict[str, str] = {}
+        small, large = (Image.of(np.full((side, 2 * side, 3), 99, np.uint8)) for side in (64, 96))
+        made, together = self._replacements([small, large])
+        if together != [self._replacements([image])[1][0] for image in (small, large)]:
+            raise ConfigurationError(
+                f"{name} writes an image with other tokens if there is a second one, so a conversation with images "
+                f"cannot be continued token by token: use a model of another family"
+            )
+        self._type_name = next((name for name in made if name.endswith("token_type_ids")), None)
+
+    def shown(self, image: Image) -> Image:
+        """Return the picture that the model sees: the image itself, or a smaller one."""
+        return image if self.max_pixels is None else image.at_most(self.max_pixels)
+
+    def text(self, image: Image) -> str:
+        """Return the text that takes the place of the placeholder; `image` is one that is `shown`."""
+        if image.digest not in self._texts:
+            if len(self._texts) >= REMEMBERED:
+                self._texts.clear()
+            [self._texts[image.digest]] = self._replacements([image])[1]
+        return self._texts[image.digest]
+
+    def inputs(self, ids_BL: Tensor, mask_BL: Tensor, images: Sequence[Sequence[Image]]) -> dict[str, Tensor]:
+        """Return the model's arguments for these rows, each with its images in order; on the device of the ids."""
+        found = {"input_ids": ids_BL, "attention_mask": mask_BL}
+        if self._type_name is not None:
+            found[self._type_name] = torch.isin(ids_BL, self._image_ids.to(ids_BL.device)).long()
+        if any(images):
+            made = self._call([[*row] for row in images if row], padding=True, return_tensors="pt")
+            found |= {name: value.to(ids_BL.device) for name, value in made.items() if name not in found}
+        return found
+
+    @cached_property
+    def _image_ids(self) -> Tensor:
+        return torch.tensor(sorted(self._processor.image_token_ids))
+
+    def _replacements(self, images: Sequence[Image]) -> tuple[Mapping[str, Any], list[str]]:
+        text = self.placeholder * len(images)
+        made = self._call([images], text=[text], add_special_tokens=False, return_text_replacement_offsets=True)
+        return made, [found["replacement"] for found in made["text_replacement_offsets"][0]]
+
+    def _call(self, rows: Sequence[Sequence[Image]], **options: Any) -> Mapping[str, Any]:
+        pictures = [[image.open() for image in row] for row in rows]
+        with self._lock:
+            return self._processor(images=pictures, **options)
+
+
+def positions(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the positions of left-padded rows, (B, L); or (3, B, L) where the model has one for time, row and column.
+
+    They are passed on in each step of decoding: the model's own memory of them is one for all batches.
+    """
+    mask_BL = inputs["attention_mask"]
+    inner: Any = getattr(inner_model(model), "model", None)
+    index = getattr(inner, "get_rope_index", None)
+    positions_BL = (mask_BL.cumsum(1) - 1).clamp(min=0)
+    if index is None:
+        return positions_BL
+    if not any(name.endswith("_grid_thw") for name in inputs):
+        return positions_BL.expand(3, -1, -1)
+    known = signature(index).parameters
+    positions_3BL, _ = index(**{name: value for name, value in inputs.items() if name in known})
+    return positions_3BL
