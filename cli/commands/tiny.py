@@ -70,6 +70,7 @@ def tiny(
     facts = {"model": str(output), "reward": earned, "reward_of_demonstrations": demonstrated}
     text = f"{output} earns {earned:.2f} on average, and its demonstrations {demonstrated:.2f}\n"
     text += f"next: gymnast train {env} --model ./{output}" + (f" --tasks {tasks}" if tasks else "")
+    text += " --set learning_rate=1e-3"  # the default is for a large model: the tiny one would not move
     print_result(facts, text, as_json=as_json)
 
 

@@ -1,6 +1,7 @@
-"""The first quarter of an hour of a new user, by the installed command in an empty folder.
+"""The first quarter of an hour of a new user, who types the commands of the quickstart.
 
-A project, its test, its check and a training, and then two bugs that `gymnast check` and `gymnast why` must name.
+An environment of one's own that trains, the reason why it fails, and a colleague who has it and looks at the run. Then
+what a project must bear: its script, two processes, Ctrl-C, and two bugs that `check` and `why` must name.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from pathlib import Path
 import pytest
 
 from ..training.launching import free_port
+from .newcomer import TRAINING, Newcomer, blocks, build_wheel
+
+pytestmark = pytest.mark.timeout(900)  # the fifteen minutes, which the last assertion of the walk counts
 
 GYMNAST = Path(sys.executable).with_name("gymnast")
 ENVIRONMENT = ("guess:GuessNumber", "--tasks", "guess:rows", "--oracle", "guess:oracle")
@@ -40,13 +44,39 @@ def train(folder: Path, run: str, steps: int) -> str:
     return gymnast(folder, "train", "laptop.toml", *options)
 
 
+def answers(section: str, who: Newcomer, keys: str = "") -> list[str]:
+    """What the commands under a heading of the quickstart print, block by block."""
+    return [who.types(block, keys) for block in blocks("quickstart.md", section)]
+
+
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new project and its tiny model."""
-    folder = tmp_path_factory.mktemp("walk")
-    assert "next: cd guess, then pip install pytest && pytest" in gymnast(folder, "init", "guess")
-    assert "tiny-model earns 0." in gymnast(folder / "guess", "tiny", *ENVIRONMENT)
-    return folder / "guess"
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Newcomer:
+    """A person who has typed the page up to the check."""
+    person = Newcomer(tmp_path_factory.mktemp("walk") / "home")
+    install = blocks("quickstart.md", "Install")[0].splitlines()[1]
+    person.types(install.replace("CLONE", str(wheel)))
+    made, played = answers("A project", person, "compare(guess=4)\nfinal_answer(number=1)\n")
+    assert "next: cd guess, then pip install pytest && pytest" in made
+    assert "2 passed" in made
+    assert played.endswith("reward 1, stop reason final_answer, 2 turns success 1")
+    [verdicts] = answers("Check before you train", person)
+    assert "pass oracle the oracle earns 1 in every task" in verdicts
+    assert "warn" not in verdicts
+    [trained] = answers("Train", person)
+    assert "tiny-model earns 0." in trained
+    assert "gymnast why runs/laptop says why the reward is what it is" in trained
+    return person
+
+
+@pytest.fixture
+def project(newcomer: Newcomer) -> Path:
+    """The new project, with its tiny model."""
+    return newcomer.home / "guess"
 
 
 def with_bug(project: Path, folder: Path, right: str, wrong: str) -> Path:
@@ -58,16 +88,37 @@ def with_bug(project: Path, folder: Path, right: str, wrong: str) -> Path:
     return folder
 
 
-def test_a_new_project_is_sound_and_trains(project: Path) -> None:
-    assert "2 passed" in call(project, sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
-    verdicts = gymnast(project, *CHECK)
-    assert "pass oracle the oracle earns 1 in every task" in verdicts
-    assert "warn" not in verdicts
-    train(project, "runs/first", 3)
-    said = gymnast(project, "why", "runs/first")
-    assert said.startswith("runs/first: step 3, the reward ")
-    assert "168 episodes" in gymnast(project, "view", "runs/first", "-o", "page.html")
-    assert (project / "page.html").read_text().startswith("<!doctype html>")
+def test_a_run_learns_and_says_why(newcomer: Newcomer, project: Path) -> None:
+    lines = [json.loads(line) for line in (project / "runs" / "laptop" / "metrics.jsonl").read_text().splitlines()]
+    rewards = [line["reward"] for line in lines if "reward" in line]
+    assert sum(rewards[:5]) / 5 == pytest.approx(0.2, abs=0.1)  # as the page says
+    assert sum(rewards[-5:]) / 5 > 0.25
+    [said] = answers("Look at it", newcomer)
+    assert said.startswith("runs/laptop: step 15, the reward rises")
+    assert said.endswith("runs/laptop/view.html")  # the browser gets the page
+    assert (project / "runs" / "laptop" / "view.html").read_text().startswith("<!doctype html>")
+    assert (project / "runs" / "laptop" / "reward.png").exists()
+
+
+def test_a_colleague_without_pytorch_plays_it_and_looks_at_the_run(
+    newcomer: Newcomer, project: Path, wheel: Path, tmp_path: Path
+) -> None:
+    send, receive = blocks("quickstart.md", "Share it")
+    assert "168 episodes" in newcomer.types(send)
+    assert (project / "run.html").read_text().startswith("<!doctype html>")
+    colleague = Newcomer(tmp_path / "colleague", without=TRAINING)
+    colleague.types(f"pip install {wheel}")
+    shutil.copy(project / "guess-0.1.0-py3-none-any.whl", colleague.home)
+    said = colleague.types(receive)
+    assert "guess guess 0.1.0 Guess a number from 1 to 7; each guess is answered with" in said
+    assert said.endswith("success 1")
+    shutil.copytree(project / "runs" / "laptop", colleague.home / "laptop")
+    assert colleague.types("gymnast why laptop").startswith("laptop: step 15, the reward rises")
+    assert "168 episodes" in colleague.types("gymnast view laptop")
+    evaluated = colleague.types("gymnast eval guess --tasks guess:rows --policy guess:oracle --json")
+    assert json.loads(evaluated)["reward"] == 1.0
+    steps = {**newcomer.seconds, **colleague.seconds}
+    assert sum(steps.values()) < 15 * 60, steps
 
 
 def test_the_script_of_a_project_trains_as_the_command_does(project: Path) -> None:
