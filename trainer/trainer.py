@@ -20,8 +20,9 @@ from .chat.by_environment import GivenFormats
 from .generation.contract import Generator
 from .loop.checkpoints import newest_whole_checkpoint
 from .loop.evaluation import evaluated
+from .loop.model_cards import WritesModelCard
 from .loop.training_loop import TrainingLoop
-from .loop.transformers_hooks import HookedTrainer, use_one_gpu
+from .loop.transformers_hooks import use_one_gpu
 from .loop.watchdog import Watchdog
 from .models.distributed import Processes
 from .models.reference import Reference, ReferenceSync
@@ -38,7 +39,7 @@ from .setup.processing import Processing
 from .setup.startup_checks import check_is_rows
 
 
-class AgentTrainer(HookedTrainer[TrainingLoop]):
+class AgentTrainer(WritesModelCard):
     """Trains a model on the episodes that it plays; use `GRPOTrainer` or `RLOOTrainer`.
 
     Args:

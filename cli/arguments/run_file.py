@@ -169,4 +169,6 @@ def to_yaml(run: RunFile, folder: Path) -> str:
     import yaml
 
     entries = {name: value for name, value in asdict(run).items() if value not in (None, [], {})}
+    if "hub_token" in run.options:  # the file is published with the model
+        entries["options"] = {name: value for name, value in run.options.items() if name != "hub_token"}
     return yaml.safe_dump(_seen_from(folder, entries, Path()), sort_keys=False, allow_unicode=True)

@@ -9,7 +9,7 @@
 - `evaluation.json`: the settings of an evaluation by `gymnast eval`; an evaluation is a run without training steps.
 - `groups.jsonl`: the groups of each round, with `max_staleness`; `trainer/rollout/overlap/overlapped.py` writes it.
 - `run.yaml`: the run that `gymnast train` was told to do, as a run file.
-- `reward.png` and `summary.json`: for people.
+- `reward.png` and `summary.json`: for people. `README.md`: the model card, if the model was saved here.
 
 Processes other than the first add their number, as in `episodes-1.jsonl`. A new training gives the files of an earlier
 one other names, as in `episodes.1.jsonl`; a resumed one continues them. A killed process, or a full disk, leaves broken

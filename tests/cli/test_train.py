@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gymnast.cli.arguments.run_file import read_entries
+from gymnast.cli.arguments.run_file import RunFile, read_entries, to_yaml
 from gymnast.sandbox.docker.labels import LABEL, labels
 from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
@@ -90,6 +90,8 @@ def test_every_entry_of_a_run_file_counts_and_a_run_is_resumed(run: Run, tmp_pat
     assert first.json["metrics"]["rewards/brevity/mean"] == 0.25
     assert (Path(first.json["model"]) / "adapter_config.json").exists()
     assert read_entries(Path("runs/full/run.yaml")) == {**tomllib.loads(FULL_RUN), "model": "./tiny"}
+    secret = RunFile(environment="game.py:Game", model="tiny", options={"hub_token": "hf_secret", "max_steps": 1})
+    assert "hf_secret" not in to_yaml(secret, tmp_path)  # the file is published with the model
     as_yaml = yaml.safe_dump(tomllib.loads(FULL_RUN))
     Path("full.yaml").write_text(as_yaml.replace("learning_rate: 2.0e-05", "learning_rate: 1e-5"))
     resumed = run("train", "full.yaml", "--set=max_steps=2", "--resume", "--json")

@@ -50,6 +50,7 @@ class Parts:
     """The pieces of a trainer that need no process group, and makers of those that do."""
 
     config: AgentConfig
+    environment: EnvironmentLike
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     images: ImageEncoder | None  # of a model that takes images
@@ -189,6 +190,7 @@ def make_parts(
     )
     return Parts(
         config=args,
+        environment=environment,
         model=model,
         tokenizer=tokenizer,
         images=images,
