@@ -247,7 +247,7 @@ def test_resuming_a_finished_training_does_nothing(
     whole.train()
     before = state_of(whole)
     records = {path.name: path.read_bytes() for path in tmp_path.glob("*.jsonl")}
-    assert records.keys() == {"metrics.jsonl", "episodes.jsonl", "learning.jsonl"}
+    assert records.keys() == {"metrics.jsonl", "episodes.jsonl", "learning.jsonl", "evaluations.jsonl"}
     [checkpoint] = tmp_path.glob("checkpoint-*")
     saved = (checkpoint / "trainer_state.json").stat().st_mtime_ns
     options["eval_on_start"] = True
