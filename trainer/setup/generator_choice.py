@@ -67,6 +67,26 @@ def check_sharding(args: AgentConfig, generator: Generator | None) -> None:
         )
 
 
+def check_images(args: AgentConfig, images: ImageEncoder | None, generator: Generator | None) -> None:
+    """Check that a model that takes images can be trained as the configuration says.
+
+    Raises:
+        ConfigurationError: it cannot yet.
+    """
+    if images is None:
+        return
+    remedy = "; or train it on text alone: processing_class=processor.tokenizer"
+    if generator is None and args.generator != "transformers":
+        raise ConfigurationError(
+            f"generator={args.generator!r} shows no images yet, which this model takes: use generator='transformers'"
+            f"{remedy}"
+        )
+    if args.world_size > 1:
+        raise ConfigurationError(
+            f"a model that takes images is trained by one process so far, got {args.world_size}{remedy}"
+        )
+
+
 def check_model_can_be_sharded(args: AgentConfig, model: PreTrainedModel) -> None:
     """Check that a model can be sharded as DeepSpeed was told.
 

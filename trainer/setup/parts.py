@@ -37,7 +37,13 @@ from ..rollout.episode_player import EpisodePlayer
 from ..rollout.overlong import OverlongPenalty
 from ..rollout.schedule import Rows, Schedule
 from ..rollout.stream import RowStream, Stream, is_stream
-from .generator_choice import check_generator, check_model_can_be_sharded, check_sharding, make_generator
+from .generator_choice import (
+    check_generator,
+    check_images,
+    check_model_can_be_sharded,
+    check_sharding,
+    make_generator,
+)
 from .loading import load_model, warn_of_low_rate
 from .player import context_length, make_player, padding_id
 from .processing import Processing, load_processing
@@ -174,6 +180,7 @@ def make_parts(
     tokenizer, images = load_processing(
         model, processing_class, args.model_init_kwargs, max_image_pixels=args.max_image_pixels
     )
+    check_images(args, images, generator)
     player = make_player(
         model,
         tokenizer,
