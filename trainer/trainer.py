@@ -163,6 +163,9 @@ class AgentTrainer(WritesModelCard):
         """
         if self.train_dataset is None:
             raise ValueError("train() needs a train_dataset")
+        schedule = self.parts.schedule
+        if self.train_dataset is not self.parts.train_dataset:  # it was exchanged
+            schedule = schedule_of(self.config, self.train_dataset)  # type: ignore[arg-type]
         self.config.check()
         if self.deepspeed is not None:
             raise RuntimeError("DeepSpeed trains once: to go on, make a new trainer, and resume from a checkpoint")
@@ -176,7 +179,7 @@ class AgentTrainer(WritesModelCard):
             scorer=self.scorer,
             missing_metrics=self.missing_metrics,
             displays=self.displays,
-            schedule=schedule_of(self.config, self.train_dataset),  # type: ignore[arg-type]
+            schedule=schedule,
             checkpoint=resume_from_checkpoint or None,
             read_weights=lambda: self._reference_sync,
             on_episodes=self.on_episodes,

@@ -40,7 +40,7 @@ class Schedule:
     seed: int  # of the episodes, and of the order in which those of a round are cut into batches
     data_seed: int  # of the order of the tasks
     shuffle: bool
-    max_steps: int  # of a training by a stream
+    max_steps: int = 0  # of a training by a stream; otherwise not read
 
     @property
     def num_tasks(self) -> int | None:

@@ -64,6 +64,8 @@ class Parts:
     pad_id: int  # of the token that fills rows
     settings: LearningSettings
     penalty: OverlongPenalty
+    train_dataset: Rows | RowStream | None
+    schedule: Schedule  # of these rows; without rows if there are none
 
     @property
     def processing(self) -> Processing:
@@ -205,6 +207,8 @@ def make_parts(
         pad_id=padding_id(tokenizer, player.policy.chat),
         settings=learning_settings(args),
         penalty=overlong_penalty(args),
+        train_dataset=given[0],
+        schedule=schedule_of(args, () if given[0] is None else given[0]),
     )
 
 
