@@ -115,7 +115,7 @@ def _play(evaluator: Evaluator, results: Evaluation, specs: Sequence[EpisodeSpec
     """Play these episodes, keep each as soon as it is over, and show on a terminal where they are."""
     from rich.text import Text
 
-    from ...records.files.token_texts import TokenTexts
+    from ...records.files.episode_log import TokenTexts
     from ..terminal.output import console
 
     texts = TokenTexts(evaluator.decode)

@@ -1,11 +1,11 @@
-"""`episodes.jsonl`: `EpisodeLog` writes it, `read_episodes` reads it."""
+"""`episodes.jsonl`: `EpisodeLog` writes it, `read_episodes` reads it; `TokenTexts` gives the texts of its tokens."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -105,3 +105,17 @@ def episode_of(line: str | bytes) -> tuple[int, Episode]:
     """Return the step and the episode of a line; a ValueError, KeyError or TypeError if it is no such line."""
     record = json.loads(line)
     return record["step"], Episode.from_json(json.dumps(record["episode"]))
+
+
+class TokenTexts:
+    """Gives the text of each token id of recorded episodes once, so that a reader needs no tokenizer."""
+
+    def __init__(self, decode: Callable[[int], str]) -> None:
+        self._decode = decode
+        self._known: set[int] = set()
+
+    def new(self, episodes: Iterable[Episode]) -> dict[int, str]:
+        """Return the texts of the ids in these episodes that were not given before."""
+        ids = {token for episode in episodes for trace in episode.traces for token in trace.ids} - self._known
+        self._known |= ids
+        return {token: self._decode(token) for token in sorted(ids)}

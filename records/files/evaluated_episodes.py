@@ -9,9 +9,8 @@ from pathlib import Path
 
 from ...envs.episode import Episode
 from ...envs.runtime.line_files import append_lines
-from .episode_log import MOST_BYTES, ROUNDS, whole_groups
+from .episode_log import MOST_BYTES, ROUNDS, TokenTexts, whole_groups
 from .run_files import keep_lines_until, line_file
-from .token_texts import TokenTexts
 
 TITLE = "evaluation"
 """The title of the only data set that is evaluated; see `EvaluationLog.title`."""

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ...envs.episode import Episode
 from ...envs.runtime.line_files import append_lines
-from ...records.files.token_texts import TokenTexts
+from ...records.files.episode_log import TokenTexts
 from ..learning.corrections import CORRECTIONS, Mismatch
 from ..learning.losses import LOSSES, MAX_LOG_RATIO
 from ..learning.samples import EpisodeSamples, MicroBatch, Sample, completion_slice

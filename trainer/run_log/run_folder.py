@@ -16,6 +16,7 @@ from transformers import TrainerCallback
 
 from ...envs.episode import Episode
 from ...envs.runtime.line_files import append_lines
+from ...records.files.episode_log import TokenTexts
 from ...records.files.evaluated_episodes import EvaluatedEpisodes
 from ...records.files.run_files import (
     how_to_look,
@@ -26,7 +27,6 @@ from ...records.files.run_files import (
     read_lines,
     replace_lines,
 )
-from ...records.files.token_texts import TokenTexts
 from ...records.metrics.evaluation_logs import EvaluationLog
 from .metrics import SUMS
 
