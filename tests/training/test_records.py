@@ -22,9 +22,8 @@ from gymnast.envs import Episode, EpisodeSpec, Message, StopReason, Task, tool
 from gymnast.envs.episode import ToolCallRecord, Turn
 from gymnast.envs.tokens import TokenTrace
 from gymnast.records import Run, read_episodes, why_lines
-from gymnast.records.files.episode_log import EpisodeLog
+from gymnast.records.files.episode_log import EpisodeLog, TokenTexts
 from gymnast.records.files.evaluated_episodes import EvaluatedEpisodes
-from gymnast.records.files.token_texts import TokenTexts
 from gymnast.trainer import GRPOTrainer, RichProgress, RolloutError, RunFolder
 from gymnast.trainer.run_log.metrics import SUMS, Metrics, episode_metrics, weighted_metrics
 
