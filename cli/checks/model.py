@@ -33,6 +33,8 @@ def check_model(model: str, subject: Subject) -> dict[str, Finding]:
             "end of turn": Finding("pass", f"{', '.join(map(repr, facts.end_tokens))} end an answer"),
             "prompts": _prompts(facts),
         }
+    if facts.image_costs:
+        findings["images"] = _images(facts)
     findings["first batch"] = _cost(facts)
     return {f"model: {name}": finding for name, finding in findings.items()}
 
@@ -62,6 +64,14 @@ def _prompts(facts: ModelFacts) -> Finding:
     if left < facts.episode_tokens:
         return Finding("warn", f"{said}, less than max_completion_length={facts.episode_tokens}")
     return Finding("pass", said)
+
+
+def _images(facts: ModelFacts) -> Finding:
+    costs = ", ".join(
+        f"{each.tokens} tokens and {_size(each.bytes)} of features for {each.width}x{each.height}"
+        for each in facts.image_costs
+    )
+    return Finding("pass", f"shown in messages of every role, as the template writes them for a user: {costs}")
 
 
 def _cost(facts: ModelFacts) -> Finding:

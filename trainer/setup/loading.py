@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from ..models.adapters import has_adapter, with_adapter
 from ..models.internals import takes_images
@@ -38,7 +44,8 @@ def load_model(
     """
     if isinstance(model, str):
         check_model_name(model, init_kwargs or {})
-        model = auto_class(model, init_kwargs).from_pretrained(model, **{"dtype": torch.float32, **(init_kwargs or {})})
+        config = AutoConfig.from_pretrained(model, **for_all_files(init_kwargs))
+        model = auto_class(config).from_pretrained(model, **{"dtype": torch.float32, **(init_kwargs or {})})
     elif init_kwargs:
         raise ValueError(f"model_init_kwargs={init_kwargs} has no effect on a model that is loaded already")
     if not isinstance(model, nn.Module) or not hasattr(model, "generation_config"):
@@ -95,7 +102,6 @@ def warn_of_low_rate(model: PreTrainedModel, args: AgentConfig) -> None:
         )
 
 
-def auto_class(model: str, init_kwargs: Mapping[str, Any] | None = None) -> Any:
-    """Return the class of transformers that loads this model: one for text and images, or one for text."""
-    config = AutoConfig.from_pretrained(model, **for_all_files(init_kwargs))
+def auto_class(config: PretrainedConfig) -> Any:
+    """Return the class of transformers that loads a model of this config: one for text and images, or one for text."""
     return AutoModelForImageTextToText if takes_images(config) else AutoModelForCausalLM

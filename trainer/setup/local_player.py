@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import torch
+from transformers import AutoConfig
 
 from ...envs.engine.play_episode import EpisodeLimits
 from ...envs.registry import EnvironmentLike
@@ -45,7 +46,7 @@ def local_player(
     on_gpu = torch.cuda.is_available()
     dtype = torch.bfloat16 if on_gpu else torch.float32
     with file_bars(shown=sys.stderr.isatty()):
-        loaded: Any = auto_class(model).from_pretrained(model, dtype=dtype)
+        loaded: Any = auto_class(AutoConfig.from_pretrained(model)).from_pretrained(model, dtype=dtype)
     loaded = loaded.to("cuda" if on_gpu else "cpu").eval()
     context = getattr(loaded.config.get_text_config(), "max_position_embeddings", CONTEXT)
     budgets = TokenBudgets(max_completion_length=context, max_model_len=context, max_turn_tokens=max_turn_tokens)

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from ...envs.core import Message, ToolSchema
+from ...envs.images import Image
 from ..chat.chat_format import ChatFormat
+from ..models.images import ImageEncoder
+from ..models.internals import load_processor, takes_images
 from ..options.algorithms import GRPOConfig
+from .loading import auto_class
 from .model_name import check_model_name
 from .player import end_token_ids
+
+IMAGE_SIZES = ((512, 384), (1280, 720))
+
+
+class ImageCost(NamedTuple):
+    """What a picture of this size becomes."""
+
+    width: int
+    height: int
+    tokens: int  # of the context, separators included
+    bytes: int  # of its features, which are made for each forward pass
 
 
 @dataclass(kw_only=True)
@@ -29,6 +46,7 @@ class ModelFacts:
     round_trip: str | None = None  # "" if a call is read back as it was written, else the difference; None: not tried
     end_tokens: list[str] = field(default_factory=list)  # each of them ends an answer
     prompt_tokens: list[int] = field(default_factory=list)  # of each prompt
+    image_costs: list[ImageCost] = field(default_factory=list)  # of `IMAGE_SIZES`, if the model takes images
     episode_tokens: int = GRPOConfig.max_completion_length  # the default of a training
     batch_episodes: int = GRPOConfig.per_device_train_batch_size
 
@@ -49,7 +67,7 @@ def model_facts(
     check_model_name(model, {})
     config = AutoConfig.from_pretrained(model)
     with torch.device("meta"):  # shapes only
-        empty = AutoModelForCausalLM.from_config(config)
+        empty = auto_class(config).from_config(config)
     text_config = config.get_text_config()
     facts = ModelFacts(
         parameters=sum(each.numel() for each in empty.parameters()),
@@ -57,7 +75,11 @@ def model_facts(
         context=getattr(text_config, "max_position_embeddings", None),
     )
     try:
-        chat = ChatFormat(AutoTokenizer.from_pretrained(model), end_token_ids=_end_ids(model))
+        processor = load_processor(model, config, {}) if takes_images(config) else None
+        images = None if processor is None else ImageEncoder(processor)
+        tokenizer = AutoTokenizer.from_pretrained(model) if processor is None else processor.tokenizer
+        chat = ChatFormat(tokenizer, end_token_ids=_end_ids(model), images=images)
+        facts.image_costs = [] if images is None else [_cost_of_image(chat, images, *size) for size in IMAGE_SIZES]
         for _, tools in prompts:
             chat.check_tools(tools)
         facts.prompt_tokens = [sum(map(len, chat.begin(messages, tools))) for messages, tools in prompts]
@@ -71,6 +93,15 @@ def model_facts(
     if call is not None and not recognition.described_in_prompt:
         facts.round_trip = _round_trip(chat, *prompts[0], call)
     return facts
+
+
+def _cost_of_image(chat: ChatFormat, images: ImageEncoder, width: int, height: int) -> ImageCost:
+    image = Image.of(np.zeros((height, width, 3), np.uint8))
+    tokens = chat.prompt_tokens([{"role": "user", "content": [{"type": "image", "image": image}]}], [])
+    ids_BL = torch.tensor([tokens.ids])
+    made, text = (images.inputs(ids_BL, torch.ones_like(ids_BL), [shown]) for shown in ([image], []))
+    features = sum(value.nbytes for name, value in made.items() if name not in text)
+    return ImageCost(width, height, tokens.images[0].length, features)
 
 
 def _end_ids(model: str) -> list[int]:
