@@ -67,8 +67,8 @@ def test_the_overview_leads_to_an_episode(browser: Browser, trained: str) -> Non
         titles = page.locator(".curves figcaption span:first-child").all_inner_texts()
         assert titles[:2] == ["reward", "success"]
         success = page.locator(".curves .chart").nth(1)
-        assert success.locator(".levels span").all_inner_texts() == ["0", "0.5", "1"]
-        assert success.locator(".stepnumbers span").all_inner_texts() == ["step 1", "2", "3"]
+        expect(success.locator(".levels span")).to_have_text(["0", "0.5", "1"])
+        expect(success.locator(".stepnumbers span")).to_have_text(["step 1", "2", "3"])
         expect(page.locator("footer")).to_contain_text("Made by gymnast")
         page.locator("table.steps tbody tr").first.click()
         expect(page.locator(".stepswitch span")).to_have_text("step 1")
@@ -85,7 +85,7 @@ def test_the_page_opens_on_the_episode_that_shows_why(browser: Browser, tmp_path
     with opened(browser, page_of(write_run(tmp_path, made))) as page:
         expect(page.locator(".reason")).to_contain_text("compare two episodes of one group")
         expect(page.locator(".where")).to_contain_text("member 1")
-        assert page.locator(".answer pre").all_inner_texts() == ["left", "up"]
+        expect(page.locator(".answer pre")).to_have_text(["left", "up"])
         expect(page.locator(".task dl")).to_have_text("answerleft")
         expect(page.locator(".call .badge")).to_have_text("final answer, reward 0")
         colour = "each => getComputedStyle(each).borderLeftColor"
@@ -126,14 +126,14 @@ def test_why_this_advantage(browser: Browser, trained: str) -> None:
 
 def test_the_same_task_across_steps_shows_the_first_divergent_token(browser: Browser, trained: str) -> None:
     with reading(browser, trained, "steps") as page:
-        assert page.locator(".history .step").all_inner_texts() == ["step 1", "step 3"]
+        expect(page.locator(".history .step")).to_have_text(["step 1", "step 3"])
         rows = page.locator("table.others tbody tr")
-        assert rows.count() == 1
-        assert page.locator(".column").count() == 2
+        expect(rows).to_have_count(1)
+        expect(page.locator(".column")).to_have_count(2)
     with reading(browser, trained, "group") as page:
         rows = page.locator("table.others tbody tr")
-        assert rows.count() == 3
-        assert page.locator(".column").count() == 4
+        expect(rows).to_have_count(3)
+        expect(page.locator(".column")).to_have_count(4)
         different = rows.filter(has_not_text="the same tokens")
         assert page.locator(".tok.divergent").count() == different.count() + 1
         different.last.click()
@@ -145,12 +145,12 @@ def test_the_same_task_of_an_evaluation_across_steps(browser: Browser, trained: 
     with opened(browser, f"{trained}#step=2") as page:
         page.get_by_role("button", name="evaluation", exact=True).click()
         expect(page.locator(".stepswitch span")).to_have_text("evaluation at step 3")
-        assert page.locator(".cell").count() == 4
+        expect(page.locator(".cell")).to_have_count(4)
         page.locator(".cell").first.click()
         tabs = page.locator(".tabs button").all_inner_texts()
         assert tabs == ["Transcript", "Tokens", "Timeline", "Group", "Across steps"]  # nothing was learned from it
         page.keyboard.press("5")
-        assert page.locator(".history .step").all_inner_texts() == ["step 1", "step 2", "step 3"]
+        expect(page.locator(".history .step")).to_have_text(["step 1", "step 2", "step 3"])
         assert "⟨" not in page.locator(".columns").inner_text()  # each token has its text
 
 
@@ -168,10 +168,10 @@ def test_an_evaluation_shows_its_worst_tasks(browser: Browser, tmp_path: Path) -
     with opened(browser, f"{url}#sort=") as page:
         expect(page.locator("#summary")).to_have_text("4 episodes · 2 tasks · pass@1 0.75")
         assert page.locator(".figure").inner_text().split("\n") == ["pass@1", "75 %", "50 % to 100 %"]
-        assert page.locator("table.tasks tbody th").all_inner_texts() == ["bad@0", "good@0"]
-        assert page.locator(".groups .cell").all_inner_texts() == ["0", "1", "1", "1"]
+        expect(page.locator("table.tasks tbody th")).to_have_text(["bad@0", "good@0"])
+        expect(page.locator(".groups .cell")).to_have_text(["0", "1", "1", "1"])
         page.locator("table.tasks tbody tr").first.click()
-        assert page.locator(".answer pre").all_inner_texts() == ["x", "up"]
+        expect(page.locator(".answer pre")).to_have_text(["x", "up"])
         page.get_by_role("tab", name="Group").click()
         expect(page.locator("table.others td").last).to_have_text("0: 0.0⏎ here, 1.0⏎ there")
 
@@ -204,7 +204,7 @@ def test_the_index_of_several_runs(served: bool, browser: Browser, tmp_path: Pat
 
 def test_the_timeline_has_a_lane_for_each_member(browser: Browser, trained: str) -> None:
     with reading(browser, trained, "timeline") as page:
-        assert page.locator(".timeline .lane").count() == 4
+        expect(page.locator(".timeline .lane")).to_have_count(4)
         assert page.locator(".timeline .track .bar.generation").count() >= 4
         expect(page.locator("#view")).to_contain_text("Slowest calls")
 
@@ -216,18 +216,18 @@ def test_filters_and_keys(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, page_of(write_run(tmp_path, made)) + "#step=2") as page:
         for chip, count in {"failed": 1, "truncated": 1, "tool error": 1}.items():
             page.get_by_role("button", name=chip, exact=True).click()
-            assert page.locator("ol.flat li").count() == count
+            expect(page.locator("ol.flat li")).to_have_count(count)
             page.get_by_role("button", name="clear").click()
         page.get_by_role("button", name="best", exact=True).click()
-        assert page.locator("ol.flat .cell").all_inner_texts() == ["1", "0.5", "0", "0", "×"]
+        expect(page.locator("ol.flat .cell")).to_have_text(["1", "0.5", "0", "0", "×"])
         page.get_by_role("button", name="worst", exact=True).click()
         assert page.locator("ol.flat .cell").all_inner_texts()[:3] == ["0", "0", "0.5"]
         page.select_option("[name=stop]", "max_turns")
-        assert page.locator("ol.flat li").count() == 1
+        expect(page.locator("ol.flat li")).to_have_count(1)
         page.get_by_role("button", name="clear").click()
         page.keyboard.press("/")
         page.keyboard.type("another")
-        assert page.locator("ol.flat li").count() == 1
+        expect(page.locator("ol.flat li")).to_have_count(1)
         page.keyboard.press("Tab")
         page.get_by_role("button", name="clear").click()
         page.keyboard.press("j")
