@@ -11,12 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import dropwhile
+from pathlib import Path
 from typing import Any, Literal
 
 import pydantic_core
 from pydantic import ConfigDict, TypeAdapter
 
 from .core import Message, StopReason, ToolSchema
+from .images import Image, read_image
+from .runtime.json_values import encodable, jsonable, plain
 from .runtime.message_text import Entry, as_html, as_text, cut, entries_of_turn, entry_of, written_arguments
 from .runtime.user_calls import OUR_FOLDER
 from .runtime.verdict import expected_of, given_by, untold
@@ -94,17 +97,6 @@ class Turn:
     tool_calls: list[ToolCallRecord] = field(default_factory=list)
 
 
-def _encodable(value: Any) -> Any:
-    """Return the value with lone surrogates escaped, since UTF-8 cannot hold them."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, list | tuple):
-        return [_encodable(item) for item in value]
-    if isinstance(value, dict):
-        return {_encodable(key) if isinstance(key, str) else key: _encodable(item) for key, item in value.items()}
-    return value
-
-
 Stage = Literal["create", "reset", "policy", "compact", "step", "grade", "reward", "close"]
 
 
@@ -120,8 +112,8 @@ class Failure:
     @classmethod
     def of(cls, stage: Stage, error: BaseException, message: str | None = None) -> Failure:
         """Make a failure from an exception; `message` replaces the exception's own."""
-        told = _encodable(str(error) if message is None else message)
-        return cls(stage=stage, type=type(error).__name__, message=told, traceback=_encodable(traceback_of(error)))
+        told = encodable(str(error) if message is None else message)
+        return cls(stage=stage, type=type(error).__name__, message=told, traceback=encodable(traceback_of(error)))
 
     @property
     def kind(self) -> str:
@@ -259,38 +251,38 @@ class Episode:
         if self.failure is not None:
             yield "failed", f"at {self.failure}"
 
-    def to_json(self) -> str:
+    def to_json(self, images: dict[str, Image] | None = None) -> str:
         """Return the episode as one line of JSON.
 
         Values of the task's row that JSON cannot hold become their `repr`. A lone surrogate, which UTF-8 cannot hold,
-        becomes its escape: the six characters of `\\ud800`. An image in a message is written as its base64.
+        becomes its escape: the six characters of `\\ud800`. An image is written with its data as base64, or without it
+        if there is a dict `images`, which then gets the image by its digest.
         """
-        row = {str(name): _jsonable(value) for name, value in self.spec.task.row.items()}
+        row = {str(name): jsonable(value, images) for name, value in self.spec.task.row.items()}
         spec = replace(self.spec, task=replace(self.spec.task, row=row))
-        report = {str(name): _jsonable(value) for name, value in self.report.items()}
+        report = {str(name): jsonable(value, images) for name, value in self.report.items()}
         episode = replace(self, spec=spec, report=report)
         try:
-            return _adapter().dump_json(episode, fallback=plain).decode()
+            return _adapter().dump_json(episode, fallback=plain, context=images).decode()
         except pydantic_core.PydanticSerializationError:
-            fields = _encodable(_adapter().dump_python(episode))
-            return pydantic_core.to_json(fields, inf_nan_mode="strings", bytes_mode="base64", fallback=plain).decode()
+            fields = encodable(_adapter().dump_python(episode, context=images))
+            options: Any = {"inf_nan_mode": "strings", "bytes_mode": "base64", "fallback": plain, "context": images}
+            return pydantic_core.to_json(fields, **options).decode()
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Episode:
-        """Read an episode that `to_json` wrote."""
-        return _adapter().validate_json(text)
+    def from_json(cls, text: str | bytes, *, images: Path | None = None) -> Episode:
+        """Read an episode that `to_json` wrote; `images` is the folder of the pictures that it only names.
 
-
-def plain(value: Any) -> Any:
-    """Replace a value that JSON does not have: arrays and tensors by lists of numbers, others by their `repr`."""
-    return value.tolist() if hasattr(value, "tolist") else repr(value)
-
-
-def _jsonable(value: Any) -> Any:
-    try:
-        return pydantic_core.from_json(pydantic_core.to_json(value, inf_nan_mode="strings", fallback=plain))
-    except ValueError:  # bytes that are not UTF-8, lone surrogates, circular references
-        return repr(value)
+        Raises:
+            ValueError: it is no such episode, or a picture is missing.
+        """
+        episode: Episode = _adapter().validate_json(text, context=images)
+        for message in [*episode.first_messages, *episode.completion]:
+            content = message.get("content")
+            for part in content if isinstance(content, list) else ():
+                if isinstance(part.get("image"), dict):
+                    part["image"] = read_image(part["image"], images)
+        return episode
 
 
 @cache

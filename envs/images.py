@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict
+from pydantic_core import SchemaSerializer, core_schema
 
 from .extras import needs_extra
 
@@ -39,8 +39,6 @@ class Image:
         TypeError: `data` is not bytes.
         ValueError: the data is of no such format, has more than `MAX_BYTES` or `MAX_PIXELS`, or is too narrow.
     """
-
-    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
     data: bytes = field(repr=False, compare=False)
     media_type: str = field(init=False)  # such as "image/png"
@@ -114,8 +112,55 @@ class Image:
         """The picture as a data URI, as servers of the OpenAI protocol take it."""
         return f"data:{self.media_type};base64,{base64.b64encode(self.data).decode()}"
 
+    @property
+    def file_name(self) -> str:
+        """The name of its file in a folder of pictures, `DIGEST.png`."""
+        return f"{self.digest}.{self.media_type.partition('/')[2]}"
+
     def __str__(self) -> str:
         return f"[image {self.width}x{self.height}]"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> core_schema.CoreSchema:
+        written = core_schema.plain_serializer_function_ser_schema(_written, info_arg=True)
+        return core_schema.with_info_plain_validator_function(_read, serialization=written)
+
+
+def _written(image: Image, info: Any) -> dict[str, Any]:
+    """Return the image as JSON: its data as base64, or its digest alone if the context is a dict, which takes it."""
+    facts = {name: getattr(image, name) for name in ("digest", "media_type", "width", "height")}
+    if info.context is None:
+        return {"data": base64.b64encode(image.data).decode(), **facts}
+    info.context[image.digest] = image
+    return facts
+
+
+def _read(value: Any, info: Any) -> Image:
+    return value if isinstance(value, Image) else read_image(value, info.context)
+
+
+def read_image(value: Mapping[str, Any], folder: Path | None) -> Image:
+    """Return an image from its JSON, with its data or with the digest of a file in the folder.
+
+    Raises:
+        ValueError: there is no such file, or it holds another picture.
+    """
+    if "data" in value:
+        return Image(base64.b64decode(value["data"]))
+    name = f"{value['digest']}.{value['media_type'].partition('/')[2]}"
+    if folder is None:
+        raise ValueError(f"the record names the picture {name} and does not hold it: give its folder as images=")
+    try:
+        image = Image((folder / name).read_bytes())
+    except OSError as error:
+        raise ValueError(f"the record names a picture that cannot be read: {error}") from None
+    if image.digest != value["digest"]:
+        raise ValueError(f"another picture than the recorded one is in {folder / name}")
+    return image
+
+
+# Pydantic looks for it where an image stands in a value of any type, such as a part of a message.
+Image.__pydantic_serializer__ = SchemaSerializer(Image.__get_pydantic_core_schema__())  # type: ignore[attr-defined]
 
 
 def is_pil(value: Any) -> bool:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from pydantic_core import ValidationError
+
 Value = TypeVar("Value")
 
 
@@ -59,8 +61,12 @@ class BrokenLine:
 
     @classmethod
     def of(cls, path: Path, number: int, error: Exception) -> BrokenLine:
+        text = str(error).partition("\n")[0]
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         # Parsers count lines from the beginning of this one, which would be taken for the line of the file.
-        fault = re.sub(r":?( at)? line \d+ column \d+.*", "", str(error).partition("\n")[0])
+        fault = re.sub(r":?( at)? line \d+ column \d+.*", "", text)
         return cls(path=path, number=number, fault=f"{type(error).__name__}: {fault[:200]}")
 
     def __str__(self) -> str:

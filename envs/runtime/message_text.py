@@ -60,6 +60,8 @@ def named_text(message: Message) -> str:
 
 def _named(part: Mapping[str, Any]) -> str:
     picture = part.get("image")
+    if isinstance(picture, Mapping) and "width" in picture:  # from a record
+        return f"[image {picture['width']}x{picture['height']}]"
     known = getattr(picture, "width", None)
     return str(part.get("text", f"[{part.get('type')}]" if known is None else picture))
 

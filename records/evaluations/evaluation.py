@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ...envs.episode import Episode, EpisodeSpec
-from ...envs.runtime.line_files import append_lines, parsed
-from ..files.episode_log import episode_of
-from ..files.evaluated_episodes import evaluated_line
+from ...envs.runtime.line_files import parsed
+from ..files.episode_log import append_episodes, episode_of
+from ..files.evaluated_episodes import evaluated_head
 from ..files.run_files import EVALUATION_FILE, line_file, line_files, read_lines, replace_lines
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Evaluation:
             raise ValueError(f"{folder} holds another evaluation: {'; '.join(differ)}. Name another folder")
         evaluation = cls(folder)
         lines = read_lines(evaluation.path)
-        known = [*parsed(evaluation.path, lines, lambda line: (line, episode_of(line)[1]), warn)]
+        known = [*parsed(evaluation.path, lines, lambda line: (line, episode_of(line, evaluation.path)[1]), warn)]
         kept = [(line, episode) for line, episode in known if not episode.stop.is_failure]
         replace_lines(evaluation.path, [line for line, _ in kept])
         evaluation.metrics_path.unlink(missing_ok=True)
@@ -78,7 +78,7 @@ class Evaluation:
     def add(self, episode: Episode, tokens: Mapping[int, str] | None = None) -> None:
         """Keep an episode, and append it to the file, with these texts of its tokens."""
         self.episodes.append(episode)
-        append_lines(self.path, [evaluated_line(episode, tokens=tokens)])
+        append_episodes(self.path, [evaluated_head(tokens=tokens)], [episode])
 
     def missing(self, specs: Sequence[EpisodeSpec]) -> list[EpisodeSpec]:
         """Return the specs without an episode."""

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from ...envs.episode import Episode
+from ...envs.images import Image
 from ...envs.runtime.line_files import append_lines, parsed
-from .run_files import keep_lines_until, line_file, move_aside
+from .run_files import IMAGES, keep_lines_until, line_file, move_aside
 
 ROUNDS = 16
 """Rounds of a training that are written by default."""
 
 MOST_BYTES = 64_000_000
-"""Size of `episodes.jsonl` by default, of all processes. `learning.jsonl` has about the same size."""
+"""Size of `episodes.jsonl` with pictures by default, of all processes. `learning.jsonl` has about the size without."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +42,7 @@ class EpisodeLog:
         self.learning_path = line_file(folder, "learning", suffix)
         self._every = every or 0
         self._is_bounded = every is None
+        self._processes = processes
         self._share = MOST_BYTES // ROUNDS // processes  # bytes of a round of this process
         self._last: int | None = None  # the step that this training wrote last
 
@@ -66,29 +71,48 @@ class EpisodeLog:
         if not self._every or (self._last is not None and step // self._every <= self._last // self._every):
             return ()
         self._last = step
-        lines = ((episode, f'{{"step": {step}, "episode": {episode.to_json()}}}') for episode in episodes)
-        written = whole_groups(lines, self._room(step))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        append_lines(self.path, [line for _, line in written])
-        return [episode for episode, _ in written]
+        return append_episodes(self.path, ({"step": step} for _ in episodes), episodes, self._room(step))
 
     def _room(self, step: int) -> float:
         """Return the bytes that this step may write: its share, and that which earlier rounds have left."""
         if not self._is_bounded:
             return math.inf
-        size = self.path.stat().st_size if self.path.exists() else 0
-        return (step // self._every + 1) * self._share - size
+        return (step // self._every + 1) * self._share - recorded_bytes(self.path, self._processes)
 
 
-def whole_groups(lines: Iterable[tuple[Episode, str]], room: float) -> list[tuple[Episode, str]]:
-    """Return the episodes and their lines of the first groups that have at most this many bytes together."""
-    written: list[tuple[Episode, str]] = []
-    for _, group in groupby(lines, lambda pair: pair[0].spec.group):
-        members = [*group]
-        room -= sum(len(line.encode()) + 1 for _, line in members)
+def recorded_bytes(path: Path, processes: int = 1) -> int:
+    """Return the size of a file of episodes, and of the share of the run's pictures that one of the processes has."""
+    pictures = (path.parent / IMAGES).glob("*")
+    size = path.stat().st_size if path.exists() else 0
+    return size + sum(picture.stat().st_size for picture in pictures) // processes
+
+
+def append_episodes(
+    path: Path, heads: Iterable[Mapping[str, Any]], episodes: Iterable[Episode], room: float = math.inf
+) -> list[Episode]:
+    """Append the lines of the first groups that have at most this many bytes together, with pictures the run lacks.
+
+    Each head has the other fields of an episode's line. Returns the episodes that were written.
+    """
+    folder = path.parent / IMAGES
+    written, lines, pictures = list[Episode](), list[str](), dict[str, Image]()
+    for _, group in groupby(zip(heads, episodes, strict=True), lambda pair: pair[1].spec.group):
+        members, found = [*group], dict[str, Image]()
+        texts = [f'{json.dumps(head)[:-1]}, "episode": {episode.to_json(found)}}}' for head, episode in members]
+        new = {image.file_name: image for image in found.values() if not (folder / image.file_name).exists()}
+        new = {name: image for name, image in new.items() if name not in pictures}
+        room -= sum(len(text.encode()) + 1 for text in texts) + sum(len(image.data) for image in new.values())
         if room < 0:
             break
-        written += members
+        written += [episode for _, episode in members]
+        lines += texts
+        pictures |= new
+    (folder if pictures else path.parent).mkdir(parents=True, exist_ok=True)
+    for name, image in pictures.items():  # before the lines that name them
+        unfinished = folder / f".{name}.{os.getpid()}"  # several processes may write the same picture
+        unfinished.write_bytes(image.data)
+        unfinished.replace(folder / name)
+    append_lines(path, lines)
     return written
 
 
@@ -98,13 +122,17 @@ def read_episodes(path: str | Path) -> Iterator[tuple[int, Episode]]:
     A half-written last line is left out. Another broken line is skipped, and a warning names the first one.
     """
     with Path(path).open(errors="replace") as file:  # half a line may end in half a character
-        yield from parsed(Path(path), file, episode_of, logger.warning)
+        yield from parsed(Path(path), file, partial(episode_of, path=Path(path)), logger.warning)
 
 
-def episode_of(line: str | bytes) -> tuple[int, Episode]:
-    """Return the step and the episode of a line; a ValueError, KeyError or TypeError if it is no such line."""
+def episode_of(line: str | bytes, path: Path) -> tuple[int, Episode]:
+    """Return the step and the episode of a line of this file.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is no such line, or a picture that it names is missing.
+    """
     record = json.loads(line)
-    return record["step"], Episode.from_json(json.dumps(record["episode"]))
+    return record["step"], Episode.from_json(json.dumps(record["episode"]), images=path.parent / IMAGES)
 
 
 class TokenTexts:

@@ -6,25 +6,22 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...envs.episode import Episode
-from ...envs.runtime.line_files import append_lines
-from .episode_log import MOST_BYTES, ROUNDS, TokenTexts, whole_groups
+from .episode_log import MOST_BYTES, ROUNDS, TokenTexts, append_episodes, recorded_bytes
 from .run_files import keep_lines_until, line_file
 
 TITLE = "evaluation"
 """The title of the only data set that is evaluated; see `EvaluationLog.title`."""
 
 
-def evaluated_line(
-    episode: Episode, *, step: int = 0, title: str = TITLE, tokens: Mapping[int, str] | None = None
-) -> str:
-    """Return the line of an episode that was played after this number of optimiser steps.
+def evaluated_head(*, step: int = 0, title: str = TITLE, tokens: Mapping[int, str] | None = None) -> dict[str, Any]:
+    """Return the fields, besides the episode, of the line of an episode played after this number of optimiser steps.
 
     `tokens` are texts of token ids that no earlier line has.
     """
-    head = {"step": step, "title": title} | ({"tokens": tokens} if tokens else {})
-    return f'{json.dumps(head)[:-1]}, "episode": {episode.to_json()}}}'
+    return {"step": step, "title": title} | ({"tokens": tokens} if tokens else {})
 
 
 class EvaluatedEpisodes:
@@ -64,12 +61,13 @@ class EvaluatedEpisodes:
         room = math.inf
         if every is None:
             every = -(-max_steps // ROUNDS) or 1
-            size = self.path.stat().st_size if self.path.exists() else 0
-            room = min(MOST_BYTES // (ROUNDS + 1) // data_sets, MOST_BYTES - size)  # step 0 has one, too
+            # Step 0 has an evaluation, too.
+            room = min(
+                MOST_BYTES // (ROUNDS + 1) // data_sets, MOST_BYTES - recorded_bytes(self.path)
+            )  # step 0 has one, too
         last = self._last.get(title)
         if not every or (max_steps and last is not None and step // every <= last // every):
             return
         self._last[title] = step
-        lines = (evaluated_line(one, step=step, title=title, tokens=texts.new([one])) for one in episodes)
-        written = whole_groups(zip(episodes, lines, strict=True), room)
-        append_lines(self.path, [line for _, line in written])
+        heads = (evaluated_head(step=step, title=title, tokens=texts.new([one])) for one in episodes)
+        append_episodes(self.path, heads, episodes, room)

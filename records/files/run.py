@@ -126,7 +126,7 @@ class Run:
 
     def episode(self, row: EpisodeRow) -> Episode:
         """Return the whole episode of a row."""
-        return episode_of(row.place.read())[1]
+        return episode_of(row.place.read(), row.place.path)[1]
 
     @property
     def is_evaluation(self) -> bool:

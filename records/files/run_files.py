@@ -6,6 +6,7 @@
 - `learning.jsonl`: what the training made of these episodes; `trainer/run_log/learning_log.py` names its fields.
 - `evaluations.jsonl`: a line for each recorded episode of an evaluation, `{"step": ..., "title": ..., "episode": ...}`;
   `evaluated_episodes.py` writes it. It may have `tokens`, texts of token ids.
+- `images/DIGEST.png`: the pictures that episodes name, each once; the ending is that of its format.
 - `evaluation.json`: the settings of an evaluation by `gymnast eval`; an evaluation is a run without training steps.
 - `groups.jsonl`: the groups of each round, with `max_staleness`; `trainer/rollout/overlap/overlapped.py` writes it.
 - `run.yaml`: the run that `gymnast train` was told to do, as a run file.
@@ -29,6 +30,8 @@ from ...envs.runtime.line_files import parsed
 RUN_FILE = "run.yaml"
 
 EVALUATION_FILE = "evaluation.json"
+
+IMAGES = "images"
 
 LINE_FILES = re.compile(r"(metrics|episodes|evaluations|learning)(-\d+)?\.jsonl")
 """The files that a reader reads; not `metrics.1.jsonl`, which an earlier run left."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.envs import Episode, EpisodeSpec, Failure, StopReason, Task, TokenTrace, ToolCallRecord, Turn, tool_call
-from gymnast.records.files.evaluated_episodes import evaluated_line
+from gymnast.records.files.episode_log import append_episodes
+from gymnast.records.files.evaluated_episodes import evaluated_head
 
 
 def episode(
@@ -60,9 +61,11 @@ def write_run(
 ) -> Path:
     """Append these to the files of a run folder; steps of episodes count from 0, as a training writes them."""
     folder.mkdir(exist_ok=True, parents=True)
+    for name, pairs in (("episodes", episodes), ("evaluations", evaluations)):
+        for step, each in pairs:
+            head = {"step": step} if name == "episodes" else evaluated_head(step=step)
+            append_episodes(folder / f"{name}.jsonl", [head], [each])
     lines = {
-        "episodes.jsonl": [f'{{"step": {step}, "episode": {each.to_json()}}}' for step, each in episodes],
-        "evaluations.jsonl": [evaluated_line(each, step=step) for step, each in evaluations],
         "metrics.jsonl": [json.dumps(line) for line in metrics],
         "learning.jsonl": [json.dumps(line) for line in learning],
     }

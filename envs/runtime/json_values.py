@@ -1,0 +1,44 @@
+"""Values of users as JSON has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import pydantic_core
+
+from ..images import Image
+
+
+def encodable(value: Any) -> Any:
+    """Return the value with lone surrogates escaped, since UTF-8 cannot hold them."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, list | tuple):
+        return [encodable(item) for item in value]
+    if isinstance(value, dict):
+        return {encodable(key) if isinstance(key, str) else key: encodable(item) for key, item in value.items()}
+    return value
+
+
+def plain(value: Any) -> Any:
+    """Replace a value that JSON does not have: arrays and tensors by lists of numbers, others by their `repr`."""
+    return value.tolist() if hasattr(value, "tolist") else repr(value)
+
+
+def jsonable(value: Any, images: dict[str, Image] | None) -> Any:
+    """Return a value of a row or a report as JSON; `images` gets the pictures, whose digests then stand for them."""
+    options: Any = {"inf_nan_mode": "strings", "fallback": plain, "context": images}
+    try:
+        return pydantic_core.from_json(pydantic_core.to_json(_picture(value), **options))
+    except ValueError:  # bytes that are not UTF-8, lone surrogates, circular references
+        return repr(value)
+
+
+def _picture(value: Any) -> Any:
+    """Return the image of a picture as data sets have it, and another value as it is."""
+    if isinstance(value, Mapping) and value.keys() == {"bytes", "path"} and isinstance(value["bytes"], bytes):
+        with suppress(ValueError):
+            return Image(value["bytes"])
+    return value
