@@ -15,6 +15,7 @@ from typing import Any
 from ...envs.core import StepResult
 from ...envs.engine.environment_caller import Grade
 from ...envs.episode import ToolCallRecord
+from ...envs.images import Image
 from ...envs.runtime.rows import Row
 from ..hosting.caught_errors import CaughtError
 from ..hosting.link import Opened, ResetReply, StepReply
@@ -28,7 +29,7 @@ _CLASSES: dict[str, Any] = {
 
 
 def to_text(message: Mapping[str, Any]) -> str:
-    """Write a message of plain values, bytes, and the classes of this contract.
+    """Write a message of plain values, bytes, images, and the classes of this contract.
 
     Raises:
         TypeError: it holds another kind of value.
@@ -66,6 +67,8 @@ def _plain(value: Any) -> Any:
             return float(value)
         case bytes():
             return {"$bytes": base64.b64encode(value).decode()}
+        case Image():
+            return {"$image": base64.b64encode(value.data).decode()}
         case tuple():
             return {"$tuple": [_plain(part) for part in value]}
         case list():
@@ -77,8 +80,8 @@ def _plain(value: Any) -> Any:
                 return {key: _plain(part) for key, part in value.items()}
             return {"$dict": [[_plain(key), _plain(part)] for key, part in value.items()]}
     raise TypeError(
-        f"a host without Ray takes and gives text, numbers, bytes, lists and dicts, not {type(value).__name__}: "
-        f"{value!r:.200}"
+        f"a host without Ray takes and gives text, numbers, bytes, images, lists and dicts, not "
+        f"{type(value).__name__}: {value!r:.200}"
     )
 
 
@@ -89,6 +92,8 @@ def _read(found: dict[str, Any]) -> Any:
     match tag:
         case "$bytes":
             return base64.b64decode(content)
+        case "$image":
+            return Image(base64.b64decode(content))
         case "$tuple":
             return tuple(content)
         case "$dict":

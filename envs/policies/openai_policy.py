@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from ..core import ConfigurationError, FunctionCall, Message, OverlongPromptError, StopReason, ToolSchema, text_of
+from ..core import ConfigurationError, Message, OverlongPromptError, StopReason, ToolSchema, text_of
 from ..episode import EpisodeSpec
 from ..extras import needs_extra
 from ..policy import Act, TokenlessConversation, continued
+from .openai_messages import as_message, as_request, as_requests
 
 FIRST_RETRIES = 2  # of the first request, unless a rate limit holds it up: a wrong address is an error within seconds
 CONTEXT_IS_FULL = re.compile(r"context[ _]length|maximum model length|max_model_len", re.IGNORECASE)
@@ -192,7 +192,7 @@ class _Dialogue(TokenlessConversation):
         if self._words is not None:
             policy.check_words(self._words, tools)
         self._policy = policy
-        self._messages = [as_request(message) for message in messages]
+        self._messages = as_requests(messages)
         self._tools = list(tools)
 
     async def act(self, *, max_tokens: int | None = None, stop: tuple[str, ...] = ()) -> Act:
@@ -241,7 +241,7 @@ class _Dialogue(TokenlessConversation):
 
     async def observe(self, messages: Sequence[Message], *, last: bool, whole: bool = False) -> None:
         self.check_room(whole=whole)
-        self._messages += [as_request(message) for message in messages]
+        self._messages += as_requests(messages)
 
     def further(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> _Dialogue:
         return _Dialogue(self._policy, messages, tools)
@@ -250,45 +250,3 @@ class _Dialogue(TokenlessConversation):
 def is_overflow(error: Exception) -> bool:
     """Return whether a server refused a conversation because the model's context is too short for it."""
     return getattr(error, "status_code", None) == 400 and bool(CONTEXT_IS_FULL.search(str(error)))
-
-
-def as_message(answer: Any) -> Message:
-    """Return the server's answer as our message. Arguments that are a JSON object become a dict, as templates want."""
-    message: Message = {"role": "assistant", "content": answer.content or answer.refusal or ""}
-    extra = answer.model_extra or {}
-    thought = extra.get("reasoning_content") or extra.get("reasoning")  # two names that servers have for it
-    if isinstance(thought, str):
-        message["reasoning_content"] = thought
-    for call in answer.tool_calls or []:
-        if call.type == "function":
-            function: FunctionCall = {"name": call.function.name, "arguments": _arguments(call.function.arguments)}
-            message.setdefault("tool_calls", []).append({"id": call.id, "type": "function", "function": function})
-    return message
-
-
-def _arguments(text: str) -> dict[str, Any] | str:
-    try:
-        arguments = json.loads(text or "{}")
-    except ValueError:
-        return text  # the environment tells the model the error
-    return arguments if isinstance(arguments, dict) else text
-
-
-def as_request(message: Message) -> dict[str, Any]:
-    """Our message as the protocol has it: arguments are text, and keys that only templates know are left out."""
-    role = message["role"]
-    if role == "tool" and "tool_call_id" not in message:  # the error of a call that could not be read has no call
-        role = "user"
-    request: dict[str, Any] = {"role": role, "content": message.get("content")}
-    if role == "tool":
-        request["tool_call_id"] = message.get("tool_call_id")
-    calls = [
-        {**call, "type": "function", "function": {**call["function"], "arguments": _text(call["function"])}}
-        for call in message.get("tool_calls") or []
-    ]
-    return {**request, "tool_calls": calls} if calls else request
-
-
-def _text(function: FunctionCall) -> str:
-    arguments = function["arguments"]
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

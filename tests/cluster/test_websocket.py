@@ -20,10 +20,11 @@ import pytest
 
 from gymnast.cluster import WebSocketEnvironments
 from gymnast.cluster.websocket.server import EnvironmentServer
-from gymnast.envs import Calculator, CodeEnv, ConfigurationError, EpisodeFailedError, EpisodeLimits
+from gymnast.envs import Calculator, CodeEnv, ConfigurationError, EpisodeFailedError, EpisodeLimits, tool_call
 from gymnast.envs.runtime.threads import run_in_loop
 from gymnast.sandbox import ExecutionResult, ScriptedExecutor
 
+from ..vision.test_images import CAT, Gallery
 from .hosted import ADD, ANSWER, ROW, Drawn, Noted, noted_class, play, without_times
 
 TOKEN = "a secret of this test"
@@ -64,6 +65,14 @@ def test_rows_choose_among_environments_and_bytes_arrive_as_bytes() -> None:
     run_in_loop(code._pool.close())
     assert (episode.failure, episode.reward) == (None, 0.0)
     assert other.reward == 1.0
+
+
+def test_pictures_arrive_as_images() -> None:
+    script = [tool_call("bare"), tool_call("mixed"), tool_call("done")]
+    with served(Gallery) as url, WebSocketEnvironments([url], token=TOKEN) as environments:
+        remote = play(environments, script, rows=[{"image": CAT}])
+    assert without_times(remote) == without_times(play(Gallery, script, rows=[{"image": CAT}]))
+    assert remote[0].turns[0].observation[0].get("content") == [{"type": "image", "image": CAT}]
 
 
 def test_a_token_that_is_not_even_text_is_refused() -> None:

@@ -22,6 +22,7 @@ from gymnast.envs import (
 from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.envs.policies.openai_policy import OpenAIPolicy
 
+from ..vision.test_images import CAT, Gallery
 from .openai_server import Refused, Server, said, serving
 
 ROW = {"question": "What is 3 plus 4?", "answer": 7}
@@ -52,6 +53,19 @@ async def play(server: Server) -> AsyncIterator[Callable[..., Any]]:
 
 
 ADD, ANSWER = said("", ("add", '{"a": 3, "b": 4}')), said("", ("final_answer", '{"answer": 7}'))
+
+
+async def test_pictures_of_results_follow_in_a_message_of_the_user(server: Server, play: Callable[..., Any]) -> None:
+    answers = [said("", ("bare", "{}"), ("mixed", "{}")), said("", ("done", "{}"))]
+    [episode] = await play(*answers, environment=Gallery, row={"image": CAT})
+    assert episode.failure is None
+    picture = {"type": "image_url", "image_url": {"url": CAT.data_uri}}
+    question, _, bare, mixed, shown = server.requests[1]["messages"]
+    assert question == {"role": "user", "content": [{"type": "text", "text": "Look: "}, picture]}
+    assert bare == {"role": "tool", "content": "[image 6x4]", "tool_call_id": "c0"}
+    assert mixed == {"role": "tool", "content": "a cat[image 6x4][image 6x4]", "tool_call_id": "c1"}
+    names = [{"type": "text", "text": f"image of the result of call c{number}"} for number in range(2)]
+    assert shown == {"role": "user", "content": [names[0], picture, names[1], picture, picture]}
 
 
 async def test_an_episode_with_tools(server: Server, play: Callable[..., Any]) -> None:
