@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core import Message, text_of
 from ..extras import needs_extra
-from ..policies.openai_policy import as_message, as_request
+from ..policies.openai_messages import as_message, as_request
 from .smolagents_episode import FINAL, ToolError
 
 TASK, OBSERVATION = "New task:\n", "Observation:\n"  # how smolagents begins its messages
