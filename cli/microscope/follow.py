@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from ...records.files.run import Run
+from ...records.files.run_files import IMAGES
 from .index import index_of, to_json
 from .page import chunk, index_of_runs, page, page_of_runs
 from .runs import Runs
@@ -54,11 +55,15 @@ async def serve_page(shown: Run | Runs, port: int, started: Callable[[str], obje
         body = chunk(found, int(request.match_info["number"]))
         return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
+    async def picture(request: web.Request) -> web.FileResponse:
+        return web.FileResponse(find(request).folder / IMAGES / request.match_info["file"], headers=HEADERS)
+
     application = web.Application(middlewares=[_refuse_other_sites])
     run = "/{name:(?:.+/)?}"
     application.add_routes(
         [web.get(run, show), web.get(run + "index", index), web.get(run + r"chunk/{number:\d+}", episodes)]
     )
+    application.add_routes([web.get(run + IMAGES + r"/{file:[0-9a-f]{64}\.[a-z]+}", picture)])
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLOSE_SECONDS)
     await runner.setup()
     try:

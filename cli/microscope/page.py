@@ -24,6 +24,7 @@ from gymnast import REPOSITORY, __version__
 
 from ...records.files.run import Run
 from .index import CHUNK, index_of, to_json
+from .pictures import pictures_in
 from .runs import Runs
 
 SCRIPTS = (
@@ -89,8 +90,9 @@ def _page(
 
 
 def chunk(run: Run, number: int) -> bytes:
-    """Return a chunk of episodes as JSON."""
-    return run.details(number * CHUNK, CHUNK)
+    """Return a chunk of episodes and their pictures as JSON."""
+    episodes = run.details(number * CHUNK, CHUNK)
+    return b"[" + episodes + b"," + to_json(pictures_in(episodes, run.folder)).encode() + b"]"
 
 
 def _chunks(run: Run) -> Iterator[str]:

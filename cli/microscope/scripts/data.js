@@ -6,6 +6,7 @@ let rewardRange;
 let part; // of the run that is looked at, in `run.parts`: the training's rounds, or the evaluations of a data set
 let recordedSteps; // of this part
 let placesOfStep; // step -> places of its episodes in this part
+const pictures = {}; // digest -> {uri, file}
 const chunks = new Map(); // number -> promise of its episodes
 const follows = document.body.dataset.follows === "yes";
 
@@ -60,7 +61,9 @@ function sameTask(place) {
 async function details(place) {
   const number = Math.floor(place / run.chunk);
   if (!chunks.has(number)) chunks.set(number, follows ? fetchChunk(number) : embeddedChunk(number));
-  const [line, learning] = (await chunks.get(number))[place - number * run.chunk];
+  const [episodes, shown] = await chunks.get(number);
+  Object.assign(pictures, shown);
+  const [line, learning] = episodes[place - number * run.chunk];
   return { episode: line.episode, learning };
 }
 

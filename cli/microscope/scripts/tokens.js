@@ -46,7 +46,7 @@ function tokenStrip({ episode, learning }) {
     const tokens = tokensOf(trace, sampled.indexOf(trace), learning);
     const most = Math.max(largest(tokens.map((each) => Math.abs(each.influence || 0))), 1e-12);
     const known = tokens.map((token, index) => tokenSpan(token, colour, most, index));
-    const strip = h("div.strip", { tabindex: -1 }, known);
+    const strip = h("div.strip", { tabindex: -1 }, withImages(trace, trace.prompt_ids.length, known));
     strip.addEventListener("mouseover", (event) => showTip(event.target, tokens));
     strip.addEventListener("focusin", (event) => showTip(event.target, tokens));
     strip.addEventListener("click", (event) => showTip(event.target, tokens));
@@ -54,7 +54,7 @@ function tokenStrip({ episode, learning }) {
     strip.addEventListener("focusout", hideTip);
     const title = episode.traces.length > 1 ? `history ${place + 1} of ${episode.traces.length}` : "completion";
     return [
-      h("details.prompt", {}, h("summary", {}, `prompt: ${plural(trace.prompt_ids.length, "token")}`), h("div.strip", {}, trace.prompt_ids.map((id) => h("span.tok.given", {}, visible(textOfToken(id)))))),
+      h("details.prompt", {}, h("summary", {}, `prompt: ${plural(trace.prompt_ids.length, "token")}`), h("div.strip", {}, withImages(trace, 0, trace.prompt_ids.map((id) => h("span.tok.given", {}, visible(textOfToken(id))))))),
       h("h3", {}, `${title}: ${plural(trace.completion_ids.length, "token")}, ${show(sum(trace.mask))} sampled${trace.drift ? `, ${trace.drift} drifted` : ""}`),
       strip,
     ];
@@ -63,6 +63,15 @@ function tokenStrip({ episode, learning }) {
   const missing = !updated && ["gap", "influence", "cut"].includes(colour)
     && h("p.calm", {}, "No update is recorded for this episode: its advantages were 0, it did not count, or the records are of an older version.");
   return h("div.tokens", {}, picker, h("p.legend", {}, COLOURS[colour].legend), missing, strips);
+}
+
+/** Put one box in place of the tokens of each image; the first of these spans of tokens stands at `first`. */
+function withImages(trace, first, spans) {
+  for (const { start, length, image } of (trace.images || []).toReversed()) {
+    if (start < first || start >= first + spans.length) continue;
+    spans.splice(start - first, length, h("span.tok.given.image", {}, `${nameOfPicture(image)}, ${plural(length, "token")}`));
+  }
+  return spans;
 }
 
 /** Line breaks are seen, and still break the line. */

@@ -16,7 +16,7 @@ function transcript({ episode }) {
 
 function taskRow(row) {
   return h("details.task", { open: true }, h("summary", {}, "the task's row"),
-    h("dl.arguments", {}, row.map(([name, value]) => [h("dt", {}, name), h("dd", {}, textOfValue(value))])));
+    h("dl.arguments", {}, row.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value?.digest ? picture(value) : textOfValue(value))])));
 }
 
 function toolSchemas(tools) {
@@ -31,8 +31,28 @@ function signature({ name, parameters }) {
 
 /** The text of a message's content, which may be a list of parts. */
 function textOf(content) {
-  if (Array.isArray(content)) return content.map((part) => part.text ?? `[${part.type}]`).join("\n");
+  if (Array.isArray(content)) return content.map((part) => part.text ?? `[${part.image?.width ? nameOfPicture(part.image) : part.type}]`).join("\n");
   return content === null || content === undefined ? "" : String(content);
+}
+
+/** A message's content with its pictures. */
+function contentOf(content) {
+  if (!Array.isArray(content)) return textOf(content);
+  return content.map((part) => (part.image?.digest ? picture(part.image) : h("div", {}, textOf([part]))));
+}
+
+function nameOfPicture({ width, height }) {
+  return `image ${width}x${height}`;
+}
+
+/** A picture that a click enlarges, or a thumbnail that leads to its file. */
+function picture(image) {
+  const name = nameOfPicture(image);
+  const found = pictures[image.digest];
+  if (!found) return h("span", {}, `[${name}]`);
+  const shown = h("img", { src: found.uri, alt: name, title: name });
+  return found.file ? h("a.picture", { href: found.file, target: "_blank" }, shown)
+    : h("button.picture", { "aria-label": `${name}, full size`, onclick: (event) => event.currentTarget.classList.toggle("full") }, shown);
 }
 
 /** A message; one that was the final answer is coloured by the reward. */
@@ -43,7 +63,7 @@ function message(each, extra, isFinal = false) {
   return h(`article.message.${kind}${empty}${isFinal ? ".judged" : ""}`, {},
     h("header", {}, h("span.role", {}, each.role + (each.name ? ` · ${each.name}` : "")), extra),
     thoughts && h("details.thoughts", { open: true }, h("summary", {}, "thoughts"), h("div.text", {}, textOf(thoughts))),
-    textOf(each.content) && h("div.text", {}, textOf(each.content)));
+    textOf(each.content) && h("div.text", {}, contentOf(each.content)));
 }
 
 function turnOf(turn, index, isFinal, reward) {
@@ -68,7 +88,7 @@ function toolCall(call, record, result, reward) {
       record && h("span.meta", {}, seconds(record.seconds))),
     argumentTable(call.function.arguments),
     record?.error && h("div.error", {}, record.error),
-    result && textOf(result.content) !== record?.error && h("div.result", {}, h("span.arrow", { "aria-hidden": "true" }, "→"), h("div.text", {}, textOf(result.content))),
+    result && textOf(result.content) !== record?.error && h("div.result", {}, h("span.arrow", { "aria-hidden": "true" }, "→"), h("div.text", {}, contentOf(result.content))),
     record?.traceback && h("details", {}, h("summary", {}, "traceback"), h("pre", {}, record.traceback)));
 }
 
