@@ -19,7 +19,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from .core import Message, StopReason, ToolSchema
 from .images import Image, read_image
-from .runtime.json_values import encodable, jsonable, plain
+from .json_values import encodable, jsonable, plain
 from .runtime.message_text import Entry, as_html, as_text, cut, entries_of_turn, entry_of, written_arguments
 from .runtime.user_calls import OUR_FOLDER
 from .runtime.verdict import expected_of, given_by, untold

@@ -16,7 +16,7 @@ import pydantic_core
 
 from ..core import BrokenEnvironmentError, ConfigurationError
 from ..episode import Outcome
-from ..runtime.json_values import plain
+from ..json_values import plain
 from ..runtime.line_files import BrokenLine, append_to
 from ..tools.runner import Kind
 

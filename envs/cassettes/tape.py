@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import ConfigurationError, StopReason
-from ..runtime.json_values import plain
+from ..json_values import plain
 from ..runtime.threads import run_in_loop
 from ..runtime.user_calls import source_of, watch_blocking
 from ..tools.runner import Call, CallResult, Make

@@ -102,7 +102,7 @@ def test_a_value_that_cannot_travel_fails_its_episode_by_name() -> None:
         [episode] = play(environments, [ANSWER], rows=[ROW | {"when": object()}])
     assert episode.failure is not None
     assert episode.failure.stage == "reset"
-    assert "takes and gives text, numbers, bytes, lists and dicts, not object" in episode.failure.message
+    assert "takes and gives text, numbers, bytes, images, lists and dicts, not object" in episode.failure.message
 
 
 async def soon(event: asyncio.Event) -> None:

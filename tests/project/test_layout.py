@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "sandbox/testing": {"sandbox"},
     "envs/runtime": set(),
     "envs": {"envs/runtime"},  # the nouns
-    "envs/policies": {"envs"},
+    "envs/policies": {"envs", "envs/runtime"},
     "envs/tools": {"envs", "envs/runtime"},
     "envs/cassettes": {"envs", "envs/runtime", "envs/tools"},
     "envs/tool_env": {"envs", "envs/runtime", "envs/tools", "envs/cassettes"},
@@ -117,7 +117,8 @@ ROOT_FILES: dict[str, set[str]] = {  # files at a package's root, and those besi
     "envs/extras": {"core"},
     "envs/images": {"extras"},
     "envs/tokens": {"images"},
-    "envs/episode": {"core", "tokens"},
+    "envs/json_values": {"images"},
+    "envs/episode": {"core", "images", "json_values", "tokens"},
     "envs/policy": {"core", "episode", "tokens"},
     "envs/registry": {"core", "episode", "installed"},
     "envs/rewards": {"core", "episode"},

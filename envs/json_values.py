@@ -8,7 +8,7 @@ from typing import Any
 
 import pydantic_core
 
-from ..images import Image
+from .images import Image
 
 
 def encodable(value: Any) -> Any:
