@@ -10,6 +10,7 @@ import pytest
 
 from gymnast.envs import ConfigurationError, Message, ToolEnv
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from gymnast.trainer.setup.model_facts import model_facts
 
 from ..envs.pictures import picture
 from .families import make
@@ -69,3 +70,12 @@ def test_pictures_are_made_smaller_and_ways_without_them_are_refused(tmp_path: P
     assert {str(span.image) for span in episode.traces[0].images} == {"[image 24x24]"}
     with pytest.raises(ConfigurationError, match="generator='vllm' shows no images yet, which this model takes: use"):
         GRPOTrainer(model, Gallery(), config(GRPOConfig, tmp_path, generator="vllm"), rows, processing_class=processor)
+
+
+def test_the_facts_about_a_model_say_what_a_picture_costs(tmp_path: Path) -> None:
+    for part in make("qwen3_vl"):
+        part.save_pretrained(tmp_path)
+    facts = model_facts(str(tmp_path), [([{"role": "user", "content": "look"}], [])], None)
+    assert facts.problem == ""
+    assert [cost[:3] for cost in facts.image_costs] == [(512, 384, 768), (1280, 720, 3600)]  # 16 x 16 pixels a token
+    assert facts.image_costs[0].bytes > 4 * 3 * 512 * 384
