@@ -45,10 +45,9 @@ def as_requests(messages: Sequence[Message]) -> list[dict[str, Any]]:
         request = as_request(message)
         if request["role"] == "tool" and isinstance(request["content"], list):
             pictures = [part for part in request["content"] if part["type"] == "image_url"]
-            shown += [{"type": "text", "text": f"image of the result of call {request['tool_call_id']}"}] * bool(
-                pictures
-            )
-            shown += pictures
+            if pictures:
+                text = f"image of the result of call {request['tool_call_id']}"
+                shown += [{"type": "text", "text": text}, *pictures]
             request["content"] = named_text(message)
         requests.append(request)
         if shown and (following is None or following["role"] != "tool"):
