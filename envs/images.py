@@ -69,7 +69,7 @@ class Image:
 
         Args:
             value: An `Image`, a PIL image, an array of uint8 (H, W), (H, W, 3) or (H, W, 4), the bytes of a file, its
-                `Path`, a data URI, or `{"bytes": ..., "path": ...}`, the form of the data sets of Hugging Face.
+                `Path`, a data URI, or a mapping with its "bytes", as data sets of Hugging Face have it.
 
         Raises:
             TypeError, ValueError: it is none of these, or the picture is refused as in the constructor.
@@ -80,7 +80,7 @@ class Image:
         if is_pil(value) or hasattr(value, "__array_interface__"):
             return cls(_as_png(value))
         if isinstance(value, Mapping):
-            value = value.get("bytes") or Path(value.get("path") or "")
+            value = value.get("bytes")  # its path is not read: it may be a text that the model wrote
         if isinstance(value, Path):
             if value.stat().st_size > MAX_BYTES:
                 raise ValueError(f"a picture may have {MAX_BYTES} bytes, {value} has {value.stat().st_size}")
@@ -105,7 +105,9 @@ class Image:
         scale = (max_pixels / (self.width * self.height)) ** 0.5
         if scale >= 1:
             return self
-        return Image(_as_png(self.open().resize([max(1, int(side * scale)) for side in (self.width, self.height)])))
+        width, height = (max(1, int(side * scale)) for side in (self.width, self.height))
+        size = max(width, -(-height // MAX_RATIO)), max(height, -(-width // MAX_RATIO))
+        return Image(_as_png(self.open().resize(size)))
 
     @property
     def data_uri(self) -> str:
@@ -235,4 +237,6 @@ def _picture_in(part: Mapping[str, Any]) -> Any:
         return value.get("url") if isinstance(value, Mapping) else value
     if "base64" in part:
         return _of_data_uri(f"data:image;base64,{part['base64']}")
-    return Path(part["path"]) if "path" in part else part.get("image", part.get("url"))
+    return part.get(
+        "image", part.get("url", part.get("path"))
+    )  # a path as text is refused: the model may have written it

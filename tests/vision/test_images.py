@@ -36,6 +36,7 @@ def test_a_picture_comes_in_many_forms(tmp_path: Path) -> None:
         assert (image.width, image.height, image.media_type) == (6, 4, f"image/{kind.lower()}")
     assert CAT.at_most(100) is CAT
     assert str(picture(width=40, height=20).at_most(200)) == "[image 20x10]"
+    assert str(picture(width=800, height=8).at_most(600)) == "[image 244x3]"  # no more than 100-fold
 
 
 HOSTILE: dict[str, tuple[Any, str]] = {
@@ -48,6 +49,8 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "the web": ("https://a.b/c.png", "must be a data URI, data:image/png;base64.*, got 'https://a.b/c.png'"),
     "not base64": ("data:image/png;base64,???", "not base64"),
     "floats": (np.zeros((3, 3, 3)), "an array of uint8 .*, got float64 of shape"),
+    "a path as text": ("/etc/hostname", "must be a data URI.*: give a Path for a file"),
+    "a path of a mapping": ({"path": "/etc/hostname"}, "from the bytes of a picture, got NoneType"),
     "a number": (3, "from the bytes of a picture, got int"),
 }
 

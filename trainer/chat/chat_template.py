@@ -297,6 +297,7 @@ def _break(value: Any, pattern: re.Pattern[str]) -> Any:
     if isinstance(value, str):
         if not value.isascii():
             value = _NONCHARACTERS.sub("\ufffd", value).encode("utf-8", "replace").decode()
+        value = value.replace("\\ufdd", f"\\{_BREAK}ufdd")  # spelled out: no template has escaped it
         return pattern.sub(lambda match: match[0][0] + _BREAK + match[0][1:], value)
     if isinstance(value, Mapping):
         return {_break(key, pattern): _break(item, pattern) for key, item in value.items()}
