@@ -84,7 +84,7 @@ def parse_split(reference: str) -> tuple[str, str | None]:
 
 def _split_of(rows: Any, reference: str, split: str | None) -> Any:
     """Return the split of this name, or the only one; rows that have no splits as they are."""
-    if not isinstance(rows, Mapping) or not all(hasattr(each, "column_names") for each in rows.values()):
+    if not isinstance(rows, Mapping) or not all(hasattr(row, "column_names") for row in rows.values()):
         if split is not None and not reference.startswith(PREFIX):  # those of the Hub were loaded by their split
             raise CommandError(f"{reference}: there are no splits in {parse_split(reference)[0]}; leave out [{split}]")
         return rows

@@ -68,8 +68,8 @@ def _prompts(facts: ModelFacts) -> Finding:
 
 def _images(facts: ModelFacts) -> Finding:
     costs = ", ".join(
-        f"{each.tokens} tokens and {_size(each.bytes)} of features for {each.width}x{each.height}"
-        for each in facts.image_costs
+        f"{cost.tokens} tokens and {_size(cost.bytes)} of features for {cost.width}x{cost.height}"
+        for cost in facts.image_costs
     )
     return Finding("pass", f"shown in messages of every role, as the template writes them for a user: {costs}")
 

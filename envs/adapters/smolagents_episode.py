@@ -102,7 +102,7 @@ class SmolagentsEpisode:
 
     def _tools(self) -> list[Any]:
         described = self._environment.tools
-        final = [name for name, each in described.items() if each.final]
+        final = [name for name, tool in described.items() if tool.final]
         if len(final) > 1:
             raise ValueError(f"an agent of smolagents has one final tool, and the environment has {final}: offer one")
         if final != [FINAL] and FINAL in described:
@@ -114,7 +114,7 @@ class SmolagentsEpisode:
             if not name.isidentifier() or keyword.iskeyword(name):
                 raise ValueError(f"smolagents takes names of Python only, not {name!r}; give one with @tool(name=...)")
         make = _tool_class()
-        tools = [make(FINAL if each.final else name, each, self._call) for name, each in described.items()]
+        tools = [make(FINAL if tool.final else name, tool, self._call) for name, tool in described.items()]
         return tools if final else [*tools, make(FINAL, None, self._answer)]
 
     def _call(self, name: str, arguments: dict[str, Any]) -> tuple[str, ToolCallRecord | None]:

@@ -83,7 +83,7 @@ def _model_class() -> Any:
             }
             names = {schema["function"]["name"]: name for name, schema in schemas.items() if schema is not None}
             given: dict[str, Any] = {"model": self.model_id, **self.request}
-            given["messages"] = [as_request(each) for each in _as_trained(messages, self.answers, self.system)]
+            given["messages"] = [as_request(message) for message in _as_trained(messages, self.answers, self.system)]
             if offered := [schema for schema in schemas.values() if schema is not None]:
                 given["tools"] = offered
             completion = self.client.chat.completions.create(**given)

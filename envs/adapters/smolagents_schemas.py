@@ -19,8 +19,8 @@ def inputs_of(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     for key, schema in parameters.get("properties", {}).items():
         schema = _without_references(schema, parameters.get("$defs", {}), name)
         choices = schema.pop("anyOf", [{"type": schema.get("type", "any")}])
-        others = [each for each in choices if each.get("type") != "null"] or choices
-        kinds = [kind for each in others for kind in listed(each.get("type", "any"))]
+        others = [choice for choice in choices if choice.get("type") != "null"] or choices
+        kinds = [kind for other in others for kind in listed(other.get("type", "any"))]
         if len(others) == 1:
             schema = others[0] | schema
         schema |= {"type": kinds[0] if len(kinds) == 1 else kinds, "description": schema.get("description", "")}
@@ -46,7 +46,7 @@ def listed(kind: str | list[str]) -> list[str]:
 def _without_references(schema: Any, definitions: Mapping[str, Any], name: str, inside: tuple[str, ...] = ()) -> Any:
     """Return the schema with each definition in the place of its references."""
     if isinstance(schema, list):
-        return [_without_references(each, definitions, name, inside) for each in schema]
+        return [_without_references(part, definitions, name, inside) for part in schema]
     if not isinstance(schema, dict):
         return schema
     if (reference := schema.get("$ref")) is not None:

@@ -51,7 +51,7 @@ QUESTION: Message = {"role": "user", "content": "What is the weather in Zürich?
 @cache
 def _bytes() -> str:
     alphabet = sorted(ByteLevel.alphabet())
-    tokenizer = Tokenizer(BPE(vocab={each: index for index, each in enumerate(alphabet)}, merges=[]))
+    tokenizer = Tokenizer(BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)  # type: ignore[assignment]
     tokenizer.decoder = ByteLevelDecoder()  # type: ignore[assignment]
     return tokenizer.to_str()
@@ -67,7 +67,7 @@ def tokenizer_of(stem: str) -> Any:
         clean_up_tokenization_spaces=False,
         **{key: token for key, token in named.items() if token},
     )
-    others = [each for each in [*known["special"], *known["eos"]] if each not in named.values()]
+    others = [token for token in [*known["special"], *known["eos"]] if token not in named.values()]
     tokenizer.add_special_tokens({"additional_special_tokens": list(dict.fromkeys(others))})
     tokenizer.add_tokens(known["added"])
     tokenizer.chat_template = TEMPLATES[stem].read_text()

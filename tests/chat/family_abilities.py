@@ -90,7 +90,7 @@ def _text_before(chat: ChatFormat, text: str) -> str:
 def reads_calls(stem: str, chat: ChatFormat, *cities: str, text: str = "", thought: str = "") -> bool:
     """Whether exactly these calls, this text and this thought are read in the family's own syntax."""
     message = read(stem, chat, write(stem, chat, *cities, text=text, thought=thought))
-    arguments = [each["function"]["arguments"] for each in message.get("tool_calls", [])]
+    arguments = [call["function"]["arguments"] for call in message.get("tool_calls", [])]
     content = str(message.get("content"))
     thought = thought or thoughts_of(stem, chat)[0]
     return (
@@ -126,7 +126,7 @@ def preserves(stem: str, chat: ChatFormat, episode: Episode) -> bool:
     """Whether each prompt of an episode begins with the one before it."""
     texts = [prompts(stem, chat, episode(chat, thought)) for thought in thoughts_of(stem, chat)]
     shown = stem not in SILENT_THINKERS
-    return shown and all(after.startswith(before) for each in texts for before, after in pairwise(each))
+    return shown and all(after.startswith(before) for text in texts for before, after in pairwise(text))
 
 
 def is_exact(stem: str, chat: ChatFormat, episode: Episode) -> bool:
@@ -173,10 +173,10 @@ class Abilities:
         return [
             self.tool_format,
             YES if self.renders_tools else NO,
-            *(YES if each else NO for each in tried),
+            *(YES if outcome else NO for outcome in tried),
             self.preserving,
             self.exact,
-            " / ".join(f"`{each}`" for each in ends),
+            " / ".join(f"`{end}`" for end in ends),
         ]
 
 
@@ -185,7 +185,7 @@ def abilities_of(stem: str) -> Abilities:
     """The results of all trials with a template."""
     native, chat = chat_of(stem), usable_chat(stem)
     name = f"`{format_name(chat)}`"
-    answer_end, call_end = (chat.template.decode([each]) for each in (chat.end_id, chat.call_end_id))
+    answer_end, call_end = (chat.template.decode([item]) for item in (chat.end_id, chat.call_end_id))
     return Abilities(
         tool_format=f"{name}, given" if native.recognition.problem else name,
         renders_tools=not native.template.tools_problem,

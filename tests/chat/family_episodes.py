@@ -71,13 +71,13 @@ def turns_of(chat: ChatFormat, *answers: tuple[Message, Sequence[Message | str]]
     for answer, following in answers:
         results: list[Message] = []
         calls: list[ToolCall] = []
-        for each, text in zip(answer.get("tool_calls", []), following, strict=False):
+        for call, text in zip(answer.get("tool_calls", []), following, strict=False):
             call_id = IDS.get(format_name(chat), "call_{}").format(count)
-            calls.append({**each, "id": call_id})
-            name = each["function"]["name"]
+            calls.append({**call, "id": call_id})
+            name = call["function"]["name"]
             results.append({"role": "tool", "name": name, "tool_call_id": call_id, "content": str(text)})
             count += 1
-        messages = [each for each in following if not isinstance(each, str)]
+        messages = [item for item in following if not isinstance(item, str)]
         made: Message = {**answer, "tool_calls": calls} if calls else answer
         turns.append(Turn(answer=made, following=[*results, *messages]))
     return turns
@@ -119,7 +119,7 @@ def _json_call(function: Any) -> str:
 
 
 def _hermes(functions: Sequence[Any]) -> str:
-    return "\n".join(f"<tool_call>\n{_json_call(each)}\n</tool_call>" for each in functions)
+    return "\n".join(f"<tool_call>\n{_json_call(function)}\n</tool_call>" for function in functions)
 
 
 def _granite(functions: Sequence[Any]) -> str:
@@ -127,19 +127,21 @@ def _granite(functions: Sequence[Any]) -> str:
 
 
 def _lfm(functions: Sequence[Any]) -> str:
-    arguments = [", ".join(f"{key}={value!r}" for key, value in each["arguments"].items()) for each in functions]
-    calls = [f"{each['name']}({text})" for each, text in zip(functions, arguments, strict=True)]
+    arguments = [
+        ", ".join(f"{key}={value!r}" for key, value in function["arguments"].items()) for function in functions
+    ]
+    calls = [f"{argument['name']}({text})" for argument, text in zip(functions, arguments, strict=True)]
     return f"<|tool_call_start|>[{', '.join(calls)}]<|tool_call_end|>"
 
 
 def _command_r(functions: Sequence[Any]) -> str:
-    calls = [{"tool_name": each["name"], "parameters": each["arguments"]} for each in functions]
+    calls = [{"tool_name": function["name"], "parameters": function["arguments"]} for function in functions]
     return f"Action:\n```json\n{_json(calls, indent=4)}```"
 
 
 def _deepseek(functions: Sequence[Any]) -> str:
-    calls = [f"{each['name']}\n```json\n{_json(each['arguments'])}\n```" for each in functions]
-    wrapped = [f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{each}<｜tool▁call▁end｜>" for each in calls]
+    calls = [f"{function['name']}\n```json\n{_json(function['arguments'])}\n```" for function in functions]
+    wrapped = [f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{call}<｜tool▁call▁end｜>" for call in calls]
     return "<｜tool▁calls▁begin｜>" + "\n".join(wrapped) + "<｜tool▁calls▁end｜>"
 
 
@@ -148,7 +150,7 @@ def _listed(functions: Sequence[Any], *, tag: str, before: str = "") -> str:
 
 
 def _react(functions: Sequence[Any]) -> str:
-    calls = [f"Action: {each['name']}\nAction Input: {_json(each['arguments'])}" for each in functions]
+    calls = [f"Action: {function['name']}\nAction Input: {_json(function['arguments'])}" for function in functions]
     return "\n".join(["Thought: I use a tool.", *calls])
 
 
@@ -166,7 +168,7 @@ WRITERS: dict[str, Callable[[Sequence[Any]], str]] = {
 
 def written(chat: ChatFormat, answer: Message) -> str:
     """Content and calls of an answer as the model writes them."""
-    functions = [each["function"] for each in answer.get("tool_calls", [])]
+    functions = [call["function"] for call in answer.get("tool_calls", [])]
     content = str(answer.get("content"))
     if not functions:
         return content
@@ -213,10 +215,10 @@ def rendered(stem: str, chat: ChatFormat, messages: Sequence[Message], *, more: 
         results = []
         taken.append(_as_taken(stem, chat, message))
     if stem.removesuffix("_training") in IN_PARTS:
-        taken = [{**each, "content": [{"type": "text", "text": each["content"]}]} for each in taken]
+        taken = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in taken]
     tools: Any = None if chat.recognition.described_in_prompt else TOOLS
     if stem == "phi4_mini":
-        functions = _json([each["function"] for each in TOOLS])
+        functions = _json([tool["function"] for tool in TOOLS])
         taken, tools = [{"role": "system", "content": "", "tools": functions}, *taken], None
     moment = datetime.datetime.combine(TEMPLATE_DATE, datetime.time())
     return tokenizer_of(stem).apply_chat_template(
@@ -236,9 +238,9 @@ def _as_taken(stem: str, chat: ChatFormat, message: Message) -> Any:
         del made["tool_calls"]
         made["content"] = written(chat, message)
     elif calls and stem in ARGUMENTS_AS_TEXT:
-        functions: list[Any] = [{**each["function"]} for each in calls]
-        texts = [{**each, "arguments": _json(each["arguments"])} for each in functions]
-        made["tool_calls"] = [{**each, "function": text} for each, text in zip(calls, texts, strict=True)]
+        functions: list[Any] = [{**call["function"]} for call in calls]
+        texts = [{**function, "arguments": _json(function["arguments"])} for function in functions]
+        made["tool_calls"] = [{**call, "function": text} for call, text in zip(calls, texts, strict=True)]
     return made
 
 
@@ -267,13 +269,13 @@ def rendered_answer(stem: str, chat: ChatFormat, before: Sequence[Message], turn
 def sampled_text(stem: str, chat: ChatFormat, before: Sequence[Message], turn: Turn) -> str:
     """The model's text of an answer: the template's, if the template renders the answer after its own prompt."""
     thought, alone = turn.answer.get("reasoning_content", ""), Turn(answer=turn.answer, following=[])
-    for each in (turn, alone):  # some templates render the thought of the last answer only
-        text = rendered_answer(stem, chat, before, each)
+    for answer in (turn, alone):  # some templates render the thought of the last answer only
+        text = rendered_answer(stem, chat, before, answer)
         if text is not None and thought in text:
             return text
     bare = Turn(answer=without_thought(turn.answer), following=turn.following)
     texts = (rendered_answer(stem, chat, history, bare) for history in (before, [QUESTION]))
-    text = next((each for each in texts if each is not None), None)
+    text = next((text for text in texts if text is not None), None)
     text = written(chat, turn.answer) if text is None else text
     if not thought:
         return text

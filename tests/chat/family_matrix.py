@@ -17,15 +17,15 @@ def _drops_thoughts(texts: Sequence[str]) -> bool:
 
 
 def _drops_all_thoughts(texts: Sequence[str]) -> bool:
-    return all(THOUGHT not in each for each in texts)
+    return all(THOUGHT not in text for text in texts)
 
 
 def _drops_a_prompts_end(texts: Sequence[str]) -> bool:
-    return any(not texts[-1].startswith(each) and texts[-1].startswith(each[:-60]) for each in texts[:-1])
+    return any(not texts[-1].startswith(text) and texts[-1].startswith(text[:-60]) for text in texts[:-1])
 
 
 def _drops_an_instruction(texts: Sequence[str]) -> bool:
-    return [each.count("Write 'Action:'") for each in texts[:3]] == [1, 1, 1]
+    return [text.count("Write 'Action:'") for text in texts[:3]] == [1, 1, 1]
 
 
 def _moves_tools(texts: Sequence[str]) -> bool:
@@ -37,7 +37,7 @@ def _marks_the_first_results(texts: Sequence[str]) -> bool:
 
 
 def _ends_results_otherwise(texts: Sequence[str]) -> bool:
-    before, after = (each.partition("Sunny in Zurich.")[2] for each in texts[1:3])
+    before, after = (text.partition("Sunny in Zurich.")[2] for text in texts[1:3])
     return bool(before) and not after.startswith(before)
 
 
@@ -182,7 +182,7 @@ HEADINGS = [
 
 def stems_of(family: str) -> list[str]:
     """The templates of a family, those for training too."""
-    return [each for name in FAMILIES[family].split() for each in (name, f"{name}_training") if each in TEMPLATES]
+    return [item for name in FAMILIES[family].split() for item in (name, f"{name}_training") if item in TEMPLATES]
 
 
 def matrix() -> str:
@@ -192,7 +192,7 @@ def matrix() -> str:
         alike: dict[tuple[str, ...], list[str]] = {}
         for stem in stems_of(family):
             alike.setdefault((*abilities_of(stem).cells, "; ".join(notes_of(stem))), []).append(stem)
-        rows += [[family, ", ".join(f"`{each}`" for each in stems), *cells] for cells, stems in alike.items()]
+        rows += [[family, ", ".join(f"`{stem}`" for stem in stems), *cells] for cells, stems in alike.items()]
     return _markdown(rows)
 
 
@@ -234,4 +234,4 @@ def _original_row(stem: str) -> list[str]:
 
 
 def _markdown(rows: Iterable[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(re.sub('[|]', chr(92) + '|', each) for each in row)} |\n" for row in rows)
+    return "".join(f"| {' | '.join(re.sub('[|]', chr(92) + '|', cell) for cell in row)} |\n" for row in rows)

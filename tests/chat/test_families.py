@@ -112,7 +112,7 @@ def test_format_end_tokens_and_the_reason_of_recognition(stem: str) -> None:
     chat = chat_of(stem)
     name, *ends = BY_STEM[stem]
     assert (getattr(chat.tool_format, "name", ""), not chat.template.tools_problem) == (name, bool(name))
-    assert [chat.template.decode([each]) for each in (chat.end_id, chat.call_end_id)] == ends
+    assert [chat.template.decode([item]) for item in (chat.end_id, chat.call_end_id)] == ends
     assert {chat.end_id, chat.call_end_id} <= chat.end_ids
     assert chat.tokenizer.convert_tokens_to_ids(TOKENS[stem]["eos"])[0] in chat.end_ids
     found = recognise_tool_format(tokenizer_of(stem))
@@ -182,7 +182,7 @@ def test_calls_are_written_as_the_template_renders_them(stem: str) -> None:
     turns = five_turns(chat)
     whole = prompts(stem, chat, turns)[-1]
     calls = [written(chat, turn.answer) for turn in turns if turn.answer.get("tool_calls")]
-    assert all(each.removeprefix("<｜tool▁calls▁begin｜>") in whole for each in calls)  # DeepSeek V3 sometimes omits it
+    assert all(call.removeprefix("<｜tool▁calls▁begin｜>") in whole for call in calls)  # DeepSeek V3 sometimes omits it
 
 
 def test_every_writer_is_compared_but_three() -> None:

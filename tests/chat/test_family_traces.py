@@ -74,7 +74,7 @@ def test_five_turns(stem: str) -> None:
     for thought in thoughts_of(stem, chat):
         turns = five_turns(chat, thought)
         trace, texts = trace_of(stem, chat, turns, over=True), prompts(stem, chat, turns)
-        assert [each.turn for each in trace.steps] == turns
+        assert [step.turn for step in trace.steps] == turns
         for step, rendered_next in zip(trace.steps, texts[1:], strict=True):
             misread += not is_read(chat, step)
             check_observation(stem, chat, step, rendered_next)
@@ -96,7 +96,7 @@ def is_read(chat: ChatFormat, step: Step) -> bool:
 def check_observation(stem: str, chat: ChatFormat, step: Step, rendered_next: str) -> None:
     """The observation shows the messages, and the rendered conversation ends with it."""
     text = text_of(chat, step.observation)
-    assert all(str(each.get("content")) in text for each in step.turn.following)
+    assert all(str(message.get("content")) in text for message in step.turn.following)
     marked_again = "<｜tool▁outputs▁begin｜>" if stem in FORGETS_ITS_MARK else ""
     assert rendered_next.endswith(text) or (marked_again and rendered_next.endswith(text.removeprefix(marked_again)))
 
@@ -123,7 +123,7 @@ def test_the_prompt_describes_tools_if_the_template_does_not(stem: str) -> None:
     text = text_of(chat, chat.prompt_tokens([QUESTION], TOOLS).ids)
     schema = TOOLS[0]["function"]
     told = [schema["name"], schema["description"], json.dumps(schema["parameters"]), str(QUESTION.get("content"))]
-    positions = [text.index(each) for each in told]
+    positions = [text.index(item) for item in told]
     assert positions == sorted(positions)
     assert ("Action Input:" in text) == (stem not in GIVEN)
     without = text_of(chat, chat.prompt_tokens([QUESTION], []).ids)
@@ -195,7 +195,7 @@ def test_an_end_token_that_only_ends_is_not_written_twice() -> None:
 def test_two_calls_where_the_template_renders_one(stem: str) -> None:
     chat = chat_of(stem)
     calls = read(stem, chat, write(stem, chat, "Rom", "Paris")).get("tool_calls", [])
-    assert [(each["function"]["arguments"], each.get("id")) for each in calls] == [
+    assert [(call["function"]["arguments"], call.get("id")) for call in calls] == [
         ({"city": "Rom"}, "call_0"),
         ({"city": "Paris"}, "call_1"),
     ]
@@ -214,7 +214,7 @@ def ids_in_episode(stem: str) -> list[str]:
     chat = chat_of(stem)
     [thought, *_] = thoughts_of(stem, chat)
     steps = trace_of(stem, chat, five_turns(chat, thought), over=True).steps
-    return [str(each.get("id")) for step in steps for each in step.message.get("tool_calls", [])]
+    return [str(call.get("id")) for step in steps for call in step.message.get("tool_calls", [])]
 
 
 @pytest.mark.parametrize(
@@ -305,12 +305,12 @@ def test_there_are_templates_with_dates() -> None:
 @by_stem
 def test_special_tokens_in_a_users_message_are_text(stem: str) -> None:
     chat = usable_chat(stem)
-    special = [each for each in TOKENS[stem]["special"] if '"' not in each]
+    special = [token for token in TOKENS[stem]["special"] if '"' not in token]
     ids = set(chat.tokenizer.convert_tokens_to_ids(special))
     forged = " ".join(["<b>", *special, "</b>"])
 
     def count(tokens: list[int]) -> int:
-        return sum(each in ids for each in tokens)
+        return sum(token in ids for token in tokens)
 
     harmless, harmful = (chat.prompt_tokens([ask(text)], TOOLS).ids for text in ("<b> </b>", forged))
     assert text_of(chat, harmful) == text_of(chat, harmless).replace("<b> </b>", forged)
@@ -330,7 +330,7 @@ def test_a_template_that_takes_parts_only(stem: str) -> None:
 
 def test_tools_of_phi_4_mini_stand_in_the_system_message() -> None:
     chat = chat_of("phi4_mini")
-    tools = json.dumps([each["function"] for each in TOOLS], ensure_ascii=False)
+    tools = json.dumps([tool["function"] for tool in TOOLS], ensure_ascii=False)
     brief: Message = {"role": "system", "content": "Be brief."}
     for messages, said in (([QUESTION], ""), ([brief, QUESTION], "Be brief.")):
         text = text_of(chat, chat.prompt_tokens(messages, TOOLS).ids)
@@ -349,13 +349,13 @@ def test_results_of_gemma_4_stand_in_the_same_turn() -> None:
 def test_tokens_of_the_family_in_a_tools_result_have_no_effect(stem: str) -> None:
     chat = usable_chat(stem)
     source = chat.template.source()
-    tokens = [*TOKENS[stem]["special"], *(each for each in TOKENS[stem]["added"] if each in source)]
+    tokens = [*TOKENS[stem]["special"], *(token for token in TOKENS[stem]["added"] if token in source)]
     watched = set(chat.tokenizer.convert_tokens_to_ids(tokens))
 
     def obeyed(content: str) -> list[int]:
         result: Message = {"role": "tool", "name": "weather", "content": content}
         ids = chat.observation_tokens([result], tools=TOOLS, ended_by=None, last=False).ids
         assert content in text_of(chat, ids) or json.dumps(content, ensure_ascii=False) in text_of(chat, ids)
-        return [each for each in ids if each in watched]
+        return [token for token in ids if token in watched]
 
     assert obeyed(" and ".join(["It is", *tokens, "warm."])) == obeyed("It is warm.")

@@ -90,11 +90,11 @@ def test_episodes_are_played_and_learned_from(stem: str, tmp_path: Path) -> None
 
     if stem not in TRAINED:
         return
-    before = [each.detach().clone() for each in model.parameters()]
+    before = [parameter.detach().clone() for parameter in model.parameters()]
     trainer.train()
     after = list(model.parameters())
     assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True))
-    assert all(torch.isfinite(each).all() for each in after)
+    assert all(torch.isfinite(weight).all() for weight in after)
 
 
 def runs(mask: list[int]) -> list[list[int]]:

@@ -34,7 +34,7 @@ def left_open(stem: str, chat: ChatFormat, words: Message) -> list[int]:
     """The tokens of the question and the words as transformers leaves them open, without tools."""
     taken: list[Any] = [QUESTION, words]
     if stem.removesuffix("_training") in IN_PARTS:
-        taken = [{**each, "content": [{"type": "text", "text": each["content"]}]} for each in taken]
+        taken = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in taken]
     moment = datetime.datetime.combine(TEMPLATE_DATE, datetime.time())
     text = tokenizer_of(stem).apply_chat_template(
         taken, tokenize=False, continue_final_message=True, strftime_now=moment.strftime
@@ -94,7 +94,7 @@ def test_the_model_goes_on_with_a_call(stem: str) -> None:
             chat.begin([QUESTION, say(whole[:place])], TOOLS)
         return
     message = answered(chat, say(whole[:place]), whole[place:])
-    assert [each["function"] for each in message.get("tool_calls", [])] == [
+    assert [call["function"] for call in message.get("tool_calls", [])] == [
         {"name": "weather", "arguments": {"city": "Rom"}}
     ]
     assert "malformed" not in message

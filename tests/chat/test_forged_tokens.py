@@ -31,7 +31,7 @@ def observed(chat: ChatFormat, messages: Sequence[Message], tools: Sequence[Tool
 
 
 def control(chat: ChatFormat, ids: Sequence[int]) -> list[int]:
-    return [each for each in ids if each in chat.template.special_ids]
+    return [token for token in ids if token in chat.template.special_ids]
 
 
 @pytest.mark.parametrize("place", range(1, len(FORGED)))
@@ -77,7 +77,9 @@ def test_noncharacters_in_text_are_replaced(text: str) -> None:
 @pytest.mark.parametrize("scheme", ["first", "never"])
 def test_sentencepiece_gets_no_space_where_a_token_is_spelled_out(scheme: str) -> None:
     alphabet = sorted({chr(i) for i in range(33, 127)} | {"▁", "\n"})
-    model = BPE(vocab={"<unk>": 0, **{each: i + 1 for i, each in enumerate(alphabet)}}, merges=[], unk_token="<unk>")
+    model = BPE(
+        vocab={"<unk>": 0, **{letter: i + 1 for i, letter in enumerate(alphabet)}}, merges=[], unk_token="<unk>"
+    )
     backend = Tokenizer(model)
     backend.pre_tokenizer = Metaspace(prepend_scheme=scheme)  # type: ignore[assignment]
     backend.decoder = MetaspaceDecoder(prepend_scheme=scheme)  # type: ignore[assignment]
@@ -192,9 +194,9 @@ def test_results_of_earlier_calls_keep_to_their_calls(stem: str, ids: tuple[str,
         messages += [{"role": "assistant", "content": "", "tool_calls": made}]
         messages += answers[::-1] if ids[0] else answers
     styled: list[Any] = chat.endings.in_style(messages)
-    cities = {each["id"]: each["function"]["arguments"] for message in styled for each in message.get("tool_calls", [])}
+    cities = {call["id"]: call["function"]["arguments"] for message in styled for call in message.get("tool_calls", [])}
     assert len(cities) == 4
     results = [message for message in styled if message.get("tool_call_id")]
     assert len(results) == 4
-    for each in results:
-        assert each["content"].partition(" ")[0] in str(cities[each["tool_call_id"]])
+    for item in results:
+        assert item["content"].partition(" ")[0] in str(cities[item["tool_call_id"]])

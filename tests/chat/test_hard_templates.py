@@ -38,7 +38,7 @@ def written_call(stem: str) -> str:
 @pytest.mark.parametrize("stem", THINKERS)
 def test_a_call_that_ends_an_unclosed_thought_is_run(stem: str) -> None:
     message = parsed(stem, f"{THOUGHT}\n{written_call(stem)}", ended=True)
-    assert [each["function"]["arguments"] for each in message.get("tool_calls", [])] == [{"city": "Rom"}]
+    assert [call["function"]["arguments"] for call in message.get("tool_calls", [])] == [{"city": "Rom"}]
     assert str(message.get("reasoning_content")).startswith(THOUGHT)
     assert message.get("content") == ""
     assert "malformed" not in message
@@ -56,7 +56,7 @@ def test_other_calls_in_an_unclosed_thought_are_malformed(stem: str) -> None:
     for text in (f"I could write {whole} or not.", whole[: whole.index("Rom")]):
         message = parsed(stem, text, ended=True)
         assert "tool_calls" not in message
-        assert ["not closed" in each["error"] for each in message.get("malformed", [])] == [True]
+        assert ["not closed" in piece["error"] for piece in message.get("malformed", [])] == [True]
 
 
 @pytest.mark.parametrize("stem", ["qwen3_6", "qwen3"])

@@ -116,10 +116,10 @@ def check(trace: TokenTrace, generator: ScriptedGenerator, budgets: TokenBudgets
     assert len(trace) <= budgets.max_model_len
     assert set(trace.mask) <= {0, 1}
     ids = [token for token, mask in zip(trace.completion_ids, trace.mask, strict=True) if mask]
-    logprobs = [each for each, mask in zip(trace.logprobs, trace.mask, strict=True) if mask]
+    logprobs = [item for item, mask in zip(trace.logprobs, trace.mask, strict=True) if mask]
     assert ids == [token for sampled, _ in generator.sampled for token in sampled]
-    assert logprobs == [each for _, sampled in generator.sampled for each in sampled]
-    assert all(each == 0.0 for each, mask in zip(trace.logprobs, trace.mask, strict=True) if not mask)
+    assert logprobs == [item for _, sampled in generator.sampled for item in sampled]
+    assert all(item == 0.0 for item, mask in zip(trace.logprobs, trace.mask, strict=True) if not mask)
     for request in generator.requests:
         start = len(request.prompt)
         assert request.prompt.ids == trace.ids[:start]

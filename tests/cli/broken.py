@@ -396,8 +396,8 @@ class LeaksThreadsWhileOthersEnd(LeaksThreads):
             self.others[-1].start()
         else:
             self.rest.set()
-            for each in self.others:
-                each.join()
+            for other in self.others:
+                other.join()
         return super().reset_task(task)
 
 

@@ -20,7 +20,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(sys, "path", [*sys.path])  # commands put the folders of a user's files on it
 
     def run_command(*arguments: object) -> Outcome:
-        code = main([str(each) for each in arguments])
+        code = main([str(argument) for argument in arguments])
         printed = capsys.readouterr()
         return Outcome(code, printed.out, printed.err)
 

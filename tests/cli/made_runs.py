@@ -62,9 +62,9 @@ def write_run(
     """Append these to the files of a run folder; steps of episodes count from 0, as a training writes them."""
     folder.mkdir(exist_ok=True, parents=True)
     for name, pairs in (("episodes", episodes), ("evaluations", evaluations)):
-        for step, each in pairs:
+        for step, pair in pairs:
             head = {"step": step} if name == "episodes" else evaluated_head(step=step)
-            append_episodes(folder / f"{name}.jsonl", [head], [each])
+            append_episodes(folder / f"{name}.jsonl", [head], [pair])
     lines = {
         "metrics.jsonl": [json.dumps(line) for line in metrics],
         "learning.jsonl": [json.dumps(line) for line in learning],

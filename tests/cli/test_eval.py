@@ -91,7 +91,7 @@ def test_an_evaluation_is_looked_at_like_a_training(run: Run, game: Path) -> Non
     assert run("view", "evals/Guess-always_3", "--json").json["episodes"] == 12
     assert run("export", "evals/Guess-always_3", "--to", "atif").out == "evals/Guess-always_3/atif: 12 episodes\n"
     exported = [json.loads(path.read_text()) for path in (game / "evals" / "Guess-always_3" / "atif").iterdir()]
-    assert {each["agent"]["model_name"] for each in exported} == {"guessing.py:always_3"}
+    assert {trace["agent"]["model_name"] for trace in exported} == {"guessing.py:always_3"}
     assert (
         "evals' has no metrics.jsonl and no episodes.jsonl. It holds runs, such as evals/Guess"
         in run("why", "evals").err

@@ -35,14 +35,14 @@ def exported(run: Run, folder: Path, *arguments: str) -> list[dict[str, Any]]:
 
 def test_trajectories_hold_the_exact_tokens(run: Run, trained: Path) -> None:
     episodes = {
-        f"{step + 1}:{each.spec.group}:{each.spec.member}": each
-        for step, each in read_episodes(trained / "episodes.jsonl")
+        f"{step + 1}:{item.spec.group}:{item.spec.member}": item
+        for step, item in read_episodes(trained / "episodes.jsonl")
     }
     trajectories = exported(run, trained)
-    assert {each["session_id"] for each in trajectories} == episodes.keys()
-    for each in trajectories:
-        played = episodes[each["session_id"]]
-        agent = [step for step in each["steps"] if step["source"] == "agent"]
+    assert {trajectory["session_id"] for trajectory in trajectories} == episodes.keys()
+    for trajectory in trajectories:
+        played = episodes[trajectory["session_id"]]
+        agent = [step for step in trajectory["steps"] if step["source"] == "agent"]
         assert len(agent) == len(played.turns)
         sampled = [
             place
@@ -59,25 +59,25 @@ def test_trajectories_hold_the_exact_tokens(run: Run, trained: Path) -> None:
                 len(step["metrics"]["prompt_token_ids"]) == step["metrics"]["prompt_tokens"] == turn.num_prompt_tokens
             )
             assert step["metrics"]["completion_tokens"] == turn.num_tokens
-        assert each["extra"]["reward"] == played.reward
-        assert each["extra"]["stop"] == played.stop.value
+        assert trajectory["extra"]["reward"] == played.reward
+        assert trajectory["extra"]["stop"] == played.stop.value
 
 
 def test_a_trajectory_has_the_fields_of_the_format(run: Run, trained: Path) -> None:
-    for each in exported(run, trained, "--step", "2"):
-        assert each["extra"]["training_step"] == 2
-        assert each.keys() == {"schema_version", "session_id", "agent", "steps", "final_metrics", "extra"}
-        assert each["schema_version"] == "ATIF-v1.5"
-        assert {"name", "version", "model_name", "tool_definitions"} == each["agent"].keys()
-        assert [step["step_id"] for step in each["steps"]] == list(range(1, len(each["steps"]) + 1))
-        for step in each["steps"]:
+    for trace in exported(run, trained, "--step", "2"):
+        assert trace["extra"]["training_step"] == 2
+        assert trace.keys() == {"schema_version", "session_id", "agent", "steps", "final_metrics", "extra"}
+        assert trace["schema_version"] == "ATIF-v1.5"
+        assert {"name", "version", "model_name", "tool_definitions"} == trace["agent"].keys()
+        assert [step["step_id"] for step in trace["steps"]] == list(range(1, len(trace["steps"]) + 1))
+        for step in trace["steps"]:
             assert step["source"] in ("system", "user", "agent")
             assert isinstance(step["message"], str)
             calls = {call["tool_call_id"] for call in step.get("tool_calls", [])}
             results = [result["source_call_id"] for result in step.get("observation", {"results": []})["results"]]
             assert set(results) == calls
             assert (step["source"] == "agent") or not {"tool_calls", "metrics", "observation"} & step.keys()
-        assert each["final_metrics"]["total_steps"] == len(each["steps"])
+        assert trace["final_metrics"]["total_steps"] == len(trace["steps"])
 
 
 def test_unusual_messages_are_exported(run: Run, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def brevity(completions, **columns):
 
 
 def looks(episodes, **columns):
-    return [float(any(call.name == "look" for call in each.tool_calls)) for each in episodes]
+    return [float(any(call.name == "look" for call in episode.tool_calls)) for episode in episodes]
 
 
 def broken(completions, **columns):
@@ -76,13 +76,13 @@ def test_the_advantages_are_those_of_the_training(trainer_class: Any, options: A
     recorded = recorded_advantages(tmp_path)
     assert any(recorded.values())
     same = changes(tmp_path, functions=[brevity])
-    assert [each for each in same if each.size > 1e-9 or each.new_reward != each.reward] == []
+    assert [change for change in same if change.size > 1e-9 or change.new_reward != change.reward] == []
     opposite = changes(tmp_path, weights={"environment": -1.0, "brevity": -0.25})
     if "beta" not in options:  # its charge stays as it was
-        assert all(each.new_advantage == pytest.approx(-each.advantage, abs=1e-9) for each in opposite)
-        assert sum(each.flipped for each in opposite) >= sum(abs(value) > 1e-6 for value in recorded.values()) > 0
-        assert sum(each.appeared + each.vanished for each in opposite) == 0
-    named = {(each.step, each.group, each.member): each.advantage for each in opposite}
+        assert all(change.new_advantage == pytest.approx(-change.advantage, abs=1e-9) for change in opposite)
+        assert sum(change.flipped for change in opposite) >= sum(abs(value) > 1e-6 for value in recorded.values()) > 0
+        assert sum(change.appeared + change.vanished for change in opposite) == 0
+    named = {(row.step, row.group, row.member): row.advantage for row in opposite}
     assert named.keys() >= recorded.keys()
     for name, advantage in recorded.items():
         assert named[name] == pytest.approx(advantage, abs=1e-5)
@@ -128,7 +128,7 @@ def test_a_changed_function_is_compared_with_the_recorded_rewards(run: Run, trai
         assert step["episodes"] == len(own)
         assert step["new_reward"] == pytest.approx(sum(expected) / len(own))
         assert step["reward"] == pytest.approx(sum(line["reward"] for line in lines) / len(own))
-    sizes = [abs(each["new_advantage"] - each["advantage"]) for each in outcome.json["episodes"]]
+    sizes = [abs(change["new_advantage"] - change["advantage"]) for change in outcome.json["episodes"]]
     assert sizes == sorted(sizes, reverse=True)
     assert 0 < len(sizes) <= 10
     assert outcome.json["episodes"][0]["episode"] < len(rows)
@@ -201,24 +201,24 @@ def test_failed_and_dropped_episodes_stay_out_and_new_rewards_bring_others_in(ru
             # the training did not need the spare group c
             vote = "dropped" if group == "c@0" else "failed" if reward is None else "counts"
             votes.append({"step": 0, "group": group, "member": member, "vote": vote})
-    write_run(tmp_path / "made", [(0, each) for each in made], learning=[SETTINGS, *votes])
+    write_run(tmp_path / "made", [(0, item) for item in made], learning=[SETTINGS, *votes])
     (tmp_path / "mine.py").write_text(
-        "def first(episodes, **columns):\n    return [float(each.spec.member == 0) for each in episodes]\n"
+        "def first(episodes, **columns):\n    return [float(episode.spec.member == 0) for episode in episodes]\n"
     )
     outcome = run("replay", "made", "--reward", "mine.py:first", "--weight", "first=-2", "--json")
     assert outcome.code == 0, outcome.err
     [step] = outcome.json["steps"]
     assert (step["advantages"], step["flipped"], step["appeared"], step["vanished"]) == (4, 2, 2, 0)
-    advantages = {(each["group"], each["member"]): each["new_advantage"] for each in outcome.json["episodes"]}
+    advantages = {(change["group"], change["member"]): change["new_advantage"] for change in outcome.json["episodes"]}
     assert advantages == {("a@0", 0): -0.5, ("a@0", 1): 0.5, ("b@0", 0): -1.0, ("b@0", 1): 1.0}
     assert math.isclose(step["new_reward"], sum([-1.0, 0.0, -1.5, 0.5, -1.0, 0.0]) / 6)
 
 
 def test_a_step_whose_episodes_all_failed_is_no_reason_to_refuse_a_part(run: Run, tmp_path: Path) -> None:
-    made = [(0, episode(member=each, reward=None, stop=StopReason.FAILED)) for each in range(2)]
+    made = [(0, episode(member=number, reward=None, stop=StopReason.FAILED)) for number in range(2)]
     for _, failed in made:
         failed.reward_parts = {}  # as a training leaves it
-    made += [(1, episode(member=each, reward=float(each))) for each in range(2)]
+    made += [(1, episode(member=number, reward=float(number))) for number in range(2)]
     write_run(tmp_path / "made", made, learning=[SETTINGS])
     outcome = run("replay", "made", "--weight", "environment=-1", "--json")
     assert outcome.code == 0, outcome.err

@@ -182,18 +182,18 @@ def test_containers_of_dead_processes_are_listed_and_reaped(
     dead = labels(3600) | {f"{LABEL}.pid": str(ended.pid)}
     options = [part for name, value in dead.items() for part in ("--label", f"{name}={value}")]
     created = subprocess.run(["docker", "create", *options, image], capture_output=True, text=True, check=True)
-    found = {each["id"]: each for each in run("sandbox", "list", "--json").json["containers"]}
+    found = {container["id"]: container for container in run("sandbox", "list", "--json").json["containers"]}
     abandoned = found[created.stdout.strip()]
     assert (abandoned["is_abandoned"], abandoned["is_own"]) == (True, False)
     assert abandoned["name"] in run("sandbox", "list").out
     assert abandoned["name"] in run("sandbox", "reap", "--json").json["removed"]
     left = run("sandbox", "list", "--json").json["containers"]
-    assert abandoned["id"] not in [each["id"] for each in left]
+    assert abandoned["id"] not in [call["id"] for call in left]
 
 
 def test_the_doctor_tries_a_box(run: Run, image: str) -> None:
     outcome = run("sandbox", "doctor", "--json")
-    outcomes = {each["name"]: each["outcome"] for each in outcome.json["checks"]}
+    outcomes = {check["name"]: check["outcome"] for check in outcome.json["checks"]}
     assert outcome.code == 0
     assert [*outcomes] == ["engine", "image", "box", "code", "network", "reset", "containers"]
     assert outcomes["code"] == outcomes["network"] == "pass"

@@ -55,7 +55,7 @@ def test_an_alarm_names_its_cause(kind: str, title: str, files: Any, tmp_path: P
 
 
 def test_an_error_that_repeats_comes_with_its_first_traceback(tmp_path: Path) -> None:
-    [alarm] = [each for each in alarms_of(write_run(tmp_path, group(error="no lamp"))) if each.kind == "tool errors"]
+    [alarm] = [alarm for alarm in alarms_of(write_run(tmp_path, group(error="no lamp"))) if alarm.kind == "tool errors"]
     assert (alarm.detail, alarm.episode) == ("at no lamp", 0)
 
 

@@ -26,6 +26,6 @@ def test_the_job_for_kuberay_has_the_tested_version_of_ray_and_one_image() -> No
     assert f"ray=={cluster['rayVersion']}\n" in (ROOT / "constraints.txt").read_text()
     assert cluster["authOptions"] == {"mode": "token"}
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
-    images = [each["image"] for group in groups for each in group["template"]["spec"]["containers"]]
+    images = [container["image"] for group in groups for container in group["template"]["spec"]["containers"]]
     assert len(images) == 2
     assert len(set(images)) == 1

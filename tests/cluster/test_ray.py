@@ -88,7 +88,7 @@ def rows_of(environment: str, count: int = 1, **columns: Any) -> list[dict[str, 
 
 
 def host_processes(hosts: RayEnvironments) -> set[int]:
-    return {told(each)["pid"] for each in play(hosts, ["go"], rows=rows_of("process", len(hosts.hosts_present)))}
+    return {told(host)["pid"] for host in play(hosts, ["go"], rows=rows_of("process", len(hosts.hosts_present)))}
 
 
 def wait_until_gone(pids: set[int], *, at_least: int | None = None) -> None:
@@ -110,7 +110,7 @@ def test_episodes_on_hosts_equal_local_ones(hosts: RayEnvironments) -> None:
 
 def test_exceptions_keep_their_type_their_message_and_their_stage(hosts: RayEnvironments) -> None:
     columns = [{"stage": stage, "error": error} for stage in STAGES for error in range(len(ERRORS))]
-    rows = [{"environment": "breaking"} | each for each in columns]
+    rows = [{"environment": "breaking"} | column for column in columns]
     remote = play(hosts, ["go"], rows=rows)
     for here, there in zip(play({"breaking": hosted.Breaking}, ["go"], rows=rows), remote, strict=True):
         for mine, other in ((here.failure, there.failure), (here.close_failure, there.close_failure)):
@@ -214,7 +214,7 @@ def test_a_lost_worker_fails_its_episodes_and_the_next_round_is_complete(caplog:
         failures = [episode.failure and episode.failure.type for episode in episodes]
         assert failures == ["BrokenEnvironmentError", None] * 4
         assert "the worker of this episode was lost" in str(episodes[2].failure)
-        assert [each.reward for each in play(workers, ["go"], count=4)] == [1.0] * 4
+        assert [worker.reward for worker in play(workers, ["go"], count=4)] == [1.0] * 4
         assert len(workers.hosts_present) == 1  # the lost one is not started again
     assert "1 of 2 are left" in caplog.text
 
@@ -268,9 +268,9 @@ def test_a_killed_node_fails_exactly_its_episodes_and_the_next_round_is_complete
     [lost] = names - set(hosts.hosts_present)
     failed = [episode.failure for episode in episodes if episode.failure is not None]
     assert len(failed) == count // 3
-    assert {(each.stage, each.type) for each in failed} == {("step", "BrokenEnvironmentError")}
-    assert all(f"the host of this Calculator was lost: {lost}" in each.message for each in failed)
-    assert [each.reward for each in play(hosts, SCRIPT, rows=rows)] == [1.0] * count
+    assert {(item.stage, item.type) for item in failed} == {("step", "BrokenEnvironmentError")}
+    assert all(f"the host of this Calculator was lost: {lost}" in failure.message for failure in failed)
+    assert [host.reward for host in play(hosts, SCRIPT, rows=rows)] == [1.0] * count
 
 
 ANCESTORS = """

@@ -269,10 +269,10 @@ def test_a_dead_host_is_lost_until_it_has_answered_again(monkeypatch: pytest.Mon
             wait_until_present(environments, hosts=1)
             refuse(url, attempts=3)
             assert environments.hosts_present == [living]
-            assert [each.reward for each in play(environments, [ANSWER], count=4)] == [1.0] * 4
+            assert [environment.reward for environment in play(environments, [ANSWER], count=4)] == [1.0] * 4
             with program(int(url.rpartition(":")[2])):
                 wait_until_present(environments, hosts=2)
-                assert [each.reward for each in play(environments, [ANSWER], count=4)] == [1.0] * 4
+                assert [environment.reward for environment in play(environments, [ANSWER], count=4)] == [1.0] * 4
 
 
 def refuse(url: str, *, attempts: int) -> None:

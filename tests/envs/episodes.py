@@ -78,7 +78,7 @@ class Log:
 
     @property
     def closed(self) -> list[int]:
-        return [each.closed for each in self.made]
+        return [environment.closed for environment in self.made]
 
 
 class Ender(Environment):

@@ -61,7 +61,7 @@ async def play(
 async def rewards_of(
     rows: Sequence[Mapping[str, Any]], *functions: Callable[..., Any], **options: Any
 ) -> list[float | None]:
-    return [each.reward for each in await play(rows, *functions, **options)]
+    return [episode.reward for episode in await play(rows, *functions, **options)]
 
 
 def never(completions: list[Any]) -> list[None]:

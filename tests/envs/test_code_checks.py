@@ -135,8 +135,8 @@ def add(a, b):
     for folder in (".", "/tmp", "/dev/shm"):
         for path, _, names in os.walk(folder):
             texts += [open(os.path.join(path, name), errors="replace").read() for name in names]
-    for each in gc.get_objects():
-        texts += [str(found) for found in gc.get_referents(each) if isinstance(found, (str, bytes, bytearray))]
+    for thing in gc.get_objects():
+        texts += [str(found) for found in gc.get_referents(thing) if isinstance(found, (str, bytes, bytearray))]
     return " ".join(sorted(set(re.findall("(?:expected|written)-[0-9]{4}", " ".join(texts)))))
 """
 

@@ -89,12 +89,12 @@ async def test_a_check_brings_files_that_the_agent_never_sees(pool: ExecutorPool
     row = {**ROW, "checks": [check, {"bash": "ls", "stdout": "solution.py"}]}
     assert (await hand_in(pool, "def f(x): return x * 2", row=row)).reward == 1.0
     wrong = await hand_in(pool, "def f(x): return 5", row=row)
-    assert [each["passed"] for each in wrong.report["checks"]] == [False, True]
+    assert [check["passed"] for check in wrong.report["checks"]] == [False, True]
     in_the_way = {**row, "submit": ["solution.py", "tests"]}  # a file where the check needs a folder
     command = "cat > tests <<< x; echo 'def f(x): return 4' > solution.py"
     engine = RolloutEngine(CodeEnv(pool), ScriptedPolicy([tool_call("bash", command=command), "done"]))
     [episode] = await engine.run(episode_specs([in_the_way], group_size=1, seed=0))
-    assert [each["passed"] for each in episode.report["checks"]] == [True, False]
+    assert [check["passed"] for check in episode.report["checks"]] == [True, False]
 
 
 async def test_passing_checks_that_are_too_slow_together_are_logged_once(
@@ -104,7 +104,7 @@ async def test_passing_checks_that_are_too_slow_together_are_logged_once(
     slow = {"run": "import time, solution\ntime.sleep(0.8)\nsolution.f()", "value": "4"}
     for _ in range(2):
         episode = await hand_in(pool, "def f(): return 4", row={**ROW, "checks": [slow] * 6}, code_timeout=3.0)
-        assert {each["status"] for each in episode.report["checks"]} == {"ok", "not_run"}
+        assert {check["status"] for check in episode.report["checks"]} == {"ok", "not_run"}
         assert episode.reward == 0.0
     [message] = [record.getMessage() for record in caplog.records]
     assert "of the 6 checks of a task were not run and count as failed, although the others passed" in message
@@ -113,7 +113,7 @@ async def test_passing_checks_that_are_too_slow_together_are_logged_once(
 async def test_after_a_time_out_the_other_checks_are_not_run(pool: ExecutorPool) -> None:
     source = "import time\ndef main(): time.sleep(600)"
     episode = await hand_in(pool, source, row={**ROW, "checks": [PRINTS] * 3}, code_timeout=0.3)
-    assert [each["status"] for each in episode.report["checks"]] == ["timeout", "not_run", "not_run"]
+    assert [check["status"] for check in episode.report["checks"]] == ["timeout", "not_run", "not_run"]
     assert (episode.reward, episode.metrics["checks_passed"]) == (0.0, 0.0)
 
 
@@ -147,7 +147,7 @@ async def test_a_submission_that_takes_every_box_down_is_wrong() -> None:
         engine = RolloutEngine(CodeEnv(pool), ScriptedPolicy(script))
         [episode] = await engine.run(episode_specs([row], group_size=1, seed=0))
     assert (episode.failure, episode.reward, Fragile.runs) == (None, 0.0, 2)
-    assert [each["status"] for each in episode.report["checks"]] == ["sandbox_lost", "not_run", "not_run"]
+    assert [check["status"] for check in episode.report["checks"]] == ["sandbox_lost", "not_run", "not_run"]
 
 
 LEASE = """

@@ -84,10 +84,10 @@ async def test_blocking_environments_do_not_block_each_other() -> None:
             super().close()
 
     pair = [Blocking(), Blocking()]
-    await asyncio.gather(*(each.areset(seed=0) for each in pair))
-    await asyncio.gather(*(each.astep(say("1")) for each in pair))
-    await asyncio.gather(*(each.aclose() for each in pair))
-    assert [each.closed for each in pair] == [1, 1]
+    await asyncio.gather(*(environment.areset(seed=0) for environment in pair))
+    await asyncio.gather(*(environment.astep(say("1")) for environment in pair))
+    await asyncio.gather(*(environment.aclose() for environment in pair))
+    assert [environment.closed for environment in pair] == [1, 1]
 
 
 async def test_overriding_one_form_is_seen_by_both() -> None:

@@ -53,9 +53,9 @@ async def test_copies_of_a_prototype_share_its_arguments() -> None:
     prototype = Probe(log)
     await RolloutEngine(prototype, ScriptedPolicy(["x"])).run(specs(3))
     assert prototype.closed == 0  # its maker closes it
-    copies = [each for each in log.made if each is not prototype]
-    assert len({id(each) for each in copies}) == len(copies) >= 3
-    assert [each.closed for each in copies] == [1] * len(copies)
+    copies = [environment for environment in log.made if environment is not prototype]
+    assert len({id(copy) for copy in copies}) == len(copies) >= 3
+    assert [copy.closed for copy in copies] == [1] * len(copies)
 
 
 async def test_the_row_chooses_the_environment() -> None:

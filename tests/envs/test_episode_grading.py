@@ -103,7 +103,7 @@ async def test_every_ending_is_graded_once_before_the_environment_is_closed(
 
 
 async def test_reward_functions_see_the_grade() -> None:
-    rewards = Rewards([lambda episodes, **_: [each.environment_reward for each in episodes]])
+    rewards = Rewards([lambda episodes, **_: [episode.environment_reward for episode in episodes]])
     engine = RolloutEngine(Counter(), ScriptedPolicy([COUNT, "I am done."]), rewards=rewards)
     [episode] = await engine.run(episode_specs([{"record": [].append}], group_size=1, seed=0))
     assert episode.reward == 2.5

@@ -83,7 +83,7 @@ def test_final_tools_may_be_a_class_attribute_and_have_the_name_of_trls_proposal
 
     environment = Submits([submit])
     begin(environment)
-    assert [each.name for each in environment.tools.values() if each.final] == ["submit"]
+    assert [entry.name for entry in environment.tools.values() if entry.final] == ["submit"]
     assert ToolEnv([submit], stop_tool_names=["submit"]).clone().tools["submit"].final
     with pytest.raises(ValueError, match="final_tools and stop_tool_names are two names of one option"):
         ToolEnv([submit], stop_tool_names=["submit"], final_tools=["submit"])

@@ -37,7 +37,7 @@ async def test_a_scripts_first_answer_is_the_rest() -> None:
     environment, seen = Begun(QUESTION, WORDS), []
 
     def answer(messages: list[Message]) -> str:
-        seen.append([each.get("content") for each in messages])
+        seen.append([message.get("content") for message in messages])
         return " 42."
 
     episode = await play_one(lambda: environment, answer)

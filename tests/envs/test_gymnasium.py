@@ -106,7 +106,7 @@ def test_env_checker_passes() -> None:
     )
     for name in (
         "gymnast/Calculator-v0",
-        *(f"gymnast-test/{each}-v0" for each in ("Guess", "AsyncGuess", "NotedTool")),
+        *(f"gymnast-test/{item}-v0" for item in ("Guess", "AsyncGuess", "NotedTool")),
     ):
         environment = gymnasium.make(name).unwrapped
         check_env(environment)  # warnings are errors here

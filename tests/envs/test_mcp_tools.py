@@ -161,10 +161,10 @@ async def test_each_episode_has_a_server_of_its_own_unless_it_is_shared() -> Non
         return made[-1]
 
     episodes = await play(environment(make), tool_call("add", by=1), DONE, count=3)
-    assert [tool_contents(each) for each in episodes] == [["1", "done"]] * 3
+    assert [tool_contents(episode) for episode in episodes] == [["1", "done"]] * 3
     assert len(made) == 3
     episodes = await play(environment(make, share=True), tool_call("add", by=1), tool_call("add", by=1), DONE, count=3)
-    assert sorted(content for each in episodes for content in tool_contents(each)[:2]) == list("123456")
+    assert sorted(content for episode in episodes for content in tool_contents(episode)[:2]) == list("123456")
     assert len(made) == 4
 
 
@@ -280,7 +280,7 @@ def test_a_server_at_a_url_is_the_same_for_all_episodes() -> None:
     with served_over_http() as url:
         engine = RolloutEngine(environment(url), ScriptedPolicy([tool_call("add", by=1), DONE]))
         episodes = engine.play([{"prompt": "go"}] * 3)
-    assert sorted(tool_contents(each)[0] for each in episodes) == list("123")
+    assert sorted(tool_contents(episode)[0] for episode in episodes) == list("123")
 
 
 def test_a_server_at_a_url_that_ends_in_an_episode_fails_it() -> None:

@@ -33,7 +33,7 @@ async def test_on_failure(on_failure: str, failures: int, attempts: int, reward:
     episode = await play_one(failing_first(log, failures), ["x"], on_failure=on_failure)
     assert (episode.attempts, episode.reward, episode.stop.is_failure) == (attempts, reward, failed)
     assert (episode.failure is not None) == failed
-    assert [str(each) for each in episode.retried] == ["step: ZeroDivisionError: in step"] * (attempts - 1)
+    assert [str(item) for item in episode.retried] == ["step: ZeroDivisionError: in step"] * (attempts - 1)
     assert log.closed == [1] * attempts
 
 

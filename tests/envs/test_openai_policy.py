@@ -198,11 +198,11 @@ def begun(content: str, **more: Any) -> dict[str, Any]:
 async def test_a_server_that_can_goes_on_with_first_words(server: Server, play: Callable[..., Any]) -> None:
     options: dict[str, Any] = {"continue_final_message": True, "extra_body": {"top_k": 5}}
     [episode] = await play(said(" fine."), said("Bye."), environment=Talk, row=begun("I am"), **options)
-    assert [each.get("content") for each in episode.messages] == ["Speak.", "I am fine.", "Go on.", "Bye."]
+    assert [message.get("content") for message in episode.messages] == ["Speak.", "I am fine.", "Go on.", "Bye."]
     first, second = server.requests
     assert (first["continue_final_message"], first["add_generation_prompt"], first["top_k"]) == (True, False, 5)
     assert first["messages"][-1] == {"role": "assistant", "content": "I am"}
-    assert [each["content"] for each in second["messages"]] == ["Speak.", "I am fine.", "Go on."]
+    assert [message["content"] for message in second["messages"]] == ["Speak.", "I am fine.", "Go on."]
     assert "continue_final_message" not in second
 
 

@@ -34,19 +34,19 @@ async def test_failed_episodes_are_not_rewarded() -> None:
 
     failed, *others = await play([{"fails": True}, {}, {}], count)
     assert (failed.reward, failed.reward_parts) == (None, {})
-    assert [each.reward for each in others] == [3.0, 3.0]
+    assert [other.reward for other in others] == [3.0, 3.0]
     assert await rewards_of([{"fails": True}, {}], count, on_failure="zero") == [0.0, 2.0]
     assert str((await play([{"fails": True}], never))[0].failure) == "step: ZeroDivisionError: in the environment"
 
 
 async def test_a_function_that_raises_fails_its_episodes_only() -> None:
     def broken(completions: list[Any], answer: list[int]) -> list[float]:
-        return [1 / each for each in answer]
+        return [1 / text for text in answer]
 
     engine = RolloutEngine(Plays, ScriptedPolicy(["answer"]), rewards=Rewards([broken]))
     episodes = await engine.run(episode_specs([{"answer": 0}, {"answer": 1}], group_size=2, seed=0))
-    assert [each.reward for each in episodes] == [None, None, 2.0, 2.0]
-    assert [each.stop.is_failure for each in episodes] == [True, True, False, False]
+    assert [episode.reward for episode in episodes] == [None, None, 2.0, 2.0]
+    assert [episode.stop.is_failure for episode in episodes] == [True, True, False, False]
     assert episodes[0].failure is not None
     assert episodes[0].failure.stage == "reward"
     assert str(episodes[0].failure) == "reward: ZeroDivisionError: reward function 'broken': division by zero"
@@ -114,7 +114,7 @@ async def test_a_retry_calls_the_function_again_and_plays_nothing_again() -> Non
         raise ConnectionError("HTTP 500")
 
     episodes = await play([{}, {}], second_time, on_failure="retry(2)")
-    assert [(each.reward, each.attempts, len(each.retried)) for each in episodes] == [(2.0, 1, 1)] * 2
+    assert [(episode.reward, episode.attempts, len(episode.retried)) for episode in episodes] == [(2.0, 1, 1)] * 2
     assert "HTTP 500" in str(episodes[0].retried[0])
     [episode] = await play([{}], always, on_failure="retry(2)")
     assert (episode.reward, episode.stop.is_failure, len(episode.retried)) == (None, True, 2)
@@ -158,7 +158,7 @@ async def test_an_episode_is_reported_when_its_reward_is_known() -> None:
 
     engine = RolloutEngine(Plays, ScriptedPolicy(["answer"]), rewards=Rewards([size]))
     await engine.run(
-        episode_specs([{}], group_size=3, seed=0), lambda each: seen.append((each.spec.member, each.reward))
+        episode_specs([{}], group_size=3, seed=0), lambda episode: seen.append((episode.spec.member, episode.reward))
     )
     assert seen == [(0, 4.0), (1, 4.0), (2, 4.0)]
 
@@ -225,12 +225,12 @@ async def test_a_wrong_result_is_a_clear_failure(result: Any, message: str) -> N
 
 async def test_an_episode_fails_if_its_rewards_add_up_beyond_float32() -> None:
     def judge(episodes: list[Any]) -> list[float]:
-        return [each.spec.task.row["judged"] for each in episodes]
+        return [episode.spec.task.row["judged"] for episode in episodes]
 
-    rows = [{"judged": each, "reward": 2.0} for each in (1e37, 1e38, 1e308)]
+    rows = [{"judged": item, "reward": 2.0} for item in (1e37, 1e38, 1e308)]
     good, *beyond = await play(rows, judge, weights=[10.0])
     assert good.reward == 1e38
-    assert [each.reward for each in beyond] == [None, None]
+    assert [episode.reward for episode in beyond] == [None, None]
     assert str(beyond[0].failure) == (
         "reward: ValueError: the reward 1 * 2 (environment) + 10 * 1e+38 (judge) is out of the range of float32 "
         "(3.4e+38)"

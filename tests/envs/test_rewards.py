@@ -49,14 +49,14 @@ async def test_functions_get_messages_and_columns() -> None:
 async def test_functions_get_only_what_they_ask_for() -> None:
     def by_answer(completions: list[Any], answer: list[int]) -> list[float]:
         assert len(completions) == 2
-        return [each / 10 for each in answer]
+        return [text / 10 for text in answer]
 
     async def by_hint(hint: list[str], missing: int = 7) -> list[float]:
         await asyncio.sleep(0)
-        return [float(len(each)) * missing for each in hint]
+        return [float(len(text)) * missing for text in hint]
 
     episodes = await play([{"answer": 1, "hint": "a"}, {"answer": 2, "hint": "bb"}], by_answer, by_hint)
-    assert [each.reward for each in episodes] == [pytest.approx(8.1), pytest.approx(15.2)]
+    assert [episode.reward for episode in episodes] == [pytest.approx(8.1), pytest.approx(15.2)]
     assert episodes[1].reward_parts == {"environment": 1.0, "by_answer": 0.2, "by_hint": 14.0}
 
 
@@ -69,7 +69,7 @@ async def test_weights_and_not_applicable() -> None:
 
     rows = [{"reward": 1.0}, {"reward": 2.0}, {"reward": 3.0}]
     episodes = await play(rows, halves, wholes, weights=[2.0, -1.0])
-    assert [each.reward for each in episodes] == [1.0, 0.0, 1.0]
+    assert [episode.reward for episode in episodes] == [1.0, 0.0, 1.0]
     assert episodes[1].reward_parts == {"environment": 2.0, "halves": None, "wholes": 2.0}
 
 
@@ -104,7 +104,7 @@ async def test_functions_run_at_the_same_time_and_groups_do_not_wait_for_one_ano
 
     engine = RolloutEngine(Plays, ScriptedPolicy(["answer"]), rewards=Rewards([meet, one_more]))
     episodes = await engine.run(episode_specs([{}, {}], group_size=2, seed=0))
-    assert [each.reward for each in episodes] == [3.0] * 4
+    assert [episode.reward for episode in episodes] == [3.0] * 4
 
 
 async def test_a_group_is_rewarded_while_others_play() -> None:
@@ -122,7 +122,7 @@ async def test_a_group_is_rewarded_while_others_play() -> None:
     loop = asyncio.get_running_loop()
     engine = RolloutEngine(ToolEnv, ScriptedPolicy(answer), rewards=Rewards([note]))
     episodes = await engine.run(episode_specs([{"prompt": "fast"}, {"prompt": "slow"}], group_size=2, seed=0))
-    assert [each.reward for each in episodes] == [1.0] * 4
+    assert [episode.reward for episode in episodes] == [1.0] * 4
 
 
 async def test_a_function_of_a_group_sees_it_in_order_of_the_specs() -> None:
@@ -140,13 +140,13 @@ async def test_a_function_of_a_group_sees_it_in_order_of_the_specs() -> None:
 
     def look(column: list[int]) -> list[float]:
         seen.append(column)
-        return [float(each) for each in column]
+        return [float(value) for value in column]
 
     engine = RolloutEngine(Plays, ScriptedPolicy(backwards), rewards=Rewards([look]))
-    specs = [EpisodeSpec(task=Task(id="t", row={"column": each}), group="t", member=each) for each in range(4)]
+    specs = [EpisodeSpec(task=Task(id="t", row={"column": number}), group="t", member=number) for number in range(4)]
     episodes = await engine.run(specs)
     assert seen == [[0, 1, 2, 3]]
-    assert [each.reward for each in episodes] == [1.0, 2.0, 3.0, 4.0]
+    assert [episode.reward for episode in episodes] == [1.0, 2.0, 3.0, 4.0]
 
 
 async def test_a_function_may_take_each_episode_as_soon_as_it_is_over() -> None:
@@ -171,7 +171,7 @@ async def test_a_function_may_take_each_episode_as_soon_as_it_is_over() -> None:
     engine = RolloutEngine(Plays, ScriptedPolicy(answer), rewards=Rewards([whole, judge], [1.0, 2.0]))
     episodes = await engine.run(episode_specs([{}], group_size=2, seed=0))
     assert sizes == [1, 1, 2]
-    assert [each.reward for each in episodes] == [13.0, 13.0]
+    assert [episode.reward for episode in episodes] == [13.0, 13.0]
     assert list(episodes[0].reward_parts.items()) == [("environment", 1.0), ("whole", 10.0), ("judge", 1.0)]
 
 
@@ -192,7 +192,7 @@ async def test_an_environment_that_gives_no_rewards_leaves_them_to_the_functions
 
     rows = [{"reward": 0.0}, {"reward": 0.0}]
     episodes = await play(rows, never, first, environment=Judges)
-    assert [each.reward for each in episodes] == [0.0, None]
+    assert [episode.reward for episode in episodes] == [0.0, None]
     assert episodes[1].reward_parts == {"environment": None, "never": None, "first": None}
     assert not episodes[1].stop.is_failure
     assert await rewards_of(rows, environment=Judges) == [None, None]
@@ -225,4 +225,4 @@ async def test_an_episode_whose_prompt_was_too_long_is_not_rewarded() -> None:
 
     engine = RolloutEngine(Plays, Full(["answer"]), rewards=Rewards([size]))
     episodes = await engine.run(episode_specs([{}], group_size=2, seed=0))
-    assert [each.reward for each in episodes] == [None, 2.0]
+    assert [episode.reward for episode in episodes] == [None, 2.0]

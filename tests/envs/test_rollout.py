@@ -165,12 +165,12 @@ async def test_the_environment_gets_the_seed_of_its_group() -> None:
 
 
 def test_seeds_do_not_depend_on_the_batch() -> None:
-    small = {(each.group, each.member): each for each in episode_specs([ROW], group_size=2, seed=5)}
-    large = {(each.group, each.member): each for each in episode_specs([ROW] * 9, group_size=7, seed=5)}
+    small = {(spec.group, spec.member): spec for spec in episode_specs([ROW], group_size=2, seed=5)}
+    large = {(spec.group, spec.member): spec for spec in episode_specs([ROW] * 9, group_size=7, seed=5)}
     assert {key: large[key] for key in small} == small
-    assert len({each.seed for each in large.values()}) == 63
+    assert len({episode.seed for episode in large.values()}) == 63
     other = episode_specs([ROW], group_size=2, seed=6)
-    assert {each.seed for each in other}.isdisjoint(each.seed for each in small.values())
+    assert {episode.seed for episode in other}.isdisjoint(episode.seed for episode in small.values())
 
 
 def test_seeds_are_the_same_in_every_process() -> None:
@@ -178,7 +178,7 @@ def test_seeds_are_the_same_in_every_process() -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert int(result.stdout) == stable_seed(7, "sampling", "task-3", 1)
     parts: list[tuple[str | int, ...]] = [(1,), ("1",), (1, 1), (11,), ("1", "1"), ("11",), ("a;str:b",), ("a", "b")]
-    assert len({stable_seed(*each) for each in parts}) == len(parts)
+    assert len({stable_seed(*part) for part in parts}) == len(parts)
     assert all(0 <= stable_seed(index) < 2**63 for index in range(100))
 
 
@@ -293,7 +293,7 @@ def test_cancelling_a_player_leaves_the_others_alone(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         player.play([row], count=1)  # a cancellation lasts until `go_on`
     player.go_on()
-    assert [each.failure for each in player.play([row], count=1)] == [None]
+    assert [episode.failure for episode in player.play([row], count=1)] == [None]
 
 
 def test_wrong_kinds_of_rows_are_refused() -> None:

@@ -60,7 +60,7 @@ def test_the_model_reads_only_news_though_a_wrapper_repeats_everything() -> None
 def test_games_at_the_same_time_have_random_numbers_of_their_own() -> None:
     def targets(rows: list[dict[str, Any]]) -> list[str]:
         episodes = play(lambda: textarena.make("2048-v0-raw"), [say("[up]"), say("[left]"), say("[down]")] * 2, rows)
-        return ["".join(contents(each)) for each in episodes]
+        return ["".join(contents(episode)) for episode in episodes]
 
     random.seed(5)
     np.random.seed(5)
@@ -163,7 +163,7 @@ def test_a_slow_opponent_holds_up_no_other_game() -> None:
         return str(both.wait(30))
 
     episodes = play(lambda: Duel(rewards={0: 1}), [say("hello")], [{}, {}], players=2, opponent=opponent)
-    assert [each.reward for each in episodes] == [1.0, 1.0]
+    assert [episode.reward for episode in episodes] == [1.0, 1.0]
 
 
 def test_a_game_that_hangs_holds_up_the_others_until_its_episode_has_failed() -> None:

@@ -87,7 +87,7 @@ def test_tools_may_change_with_the_episode() -> None:
 
 def test_tools_that_can_be_read_only_once_are_refused() -> None:
     with pytest.raises(TypeError, match="tools must be a list or a tuple, since every copy reads it again"):
-        ToolEnv(each for each in [final_answer])  # type: ignore[arg-type]
+        ToolEnv(item for item in [final_answer])  # type: ignore[arg-type]
 
 
 def test_an_init_that_forgets_super_still_works() -> None:

@@ -141,12 +141,12 @@ async def test_a_coroutine_tool_that_other_threads_held_up_is_not_blamed(
         return "done"
 
     others = [threading.Thread(target=compute) for _ in range(4)]
-    for each in others:
-        each.start()
+    for other in others:
+        other.start()
     await step(environment_of(works), ("works", {}))
     over.set()
-    for each in others:
-        each.join()
+    for other in others:
+        other.join()
     assert "blocked the event loop" not in caplog.text
 
 
@@ -165,7 +165,7 @@ async def test_a_tool_that_overruns_is_abandoned(own: bool) -> None:
         await asyncio.Event().wait()
         return ""
 
-    function, options = (tool(timeout=0.05), {}) if own else (lambda each: each, {"tool_timeout": 0.05})
+    function, options = (tool(timeout=0.05), {}) if own else (lambda item: item, {"tool_timeout": 0.05})
     environment = environment_of(function(hang), function(ahang), **options)
     result, records = await step(environment, ("hang", {}), ("ahang", {}))
     assert not ended.is_set()

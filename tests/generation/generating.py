@@ -61,7 +61,7 @@ async def at_once(generator: TransformersGenerator) -> AsyncIterator[None]:
 async def begun(generator: TransformersGenerator, *requests: GenerationRequest) -> asyncio.Future[list[Generation]]:
     """Begin requests; return the future of their answers once the generator has the requests."""
     async with at_once(generator):
-        return asyncio.gather(*[generator.generate(each) for each in requests])
+        return asyncio.gather(*[generator.generate(request) for request in requests])
 
 
 async def answers(generator: TransformersGenerator, requests: Sequence[GenerationRequest]) -> list[Generation]:

@@ -51,7 +51,7 @@ def load(config: Any, dtype: torch.dtype = torch.float32) -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).to(dtype)
     TransformersGenerator(model).load_weights(model, version=0)
-    assert model.training is False or any(each.training for each in model.modules())
+    assert model.training is False or any(module.training for module in model.modules())
 
 
 @pytest.mark.parametrize("name", IGNORE_THEIR_CACHE)

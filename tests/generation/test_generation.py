@@ -67,9 +67,9 @@ async def test_the_same_seed_gives_the_same_answer_whatever_the_batch(generator:
     requests = [ask(PROMPTS[seed % 4], seed=seed, max_tokens=5 + seed) for seed in range(10)]
     together = await answers(generator, requests)
     backwards = (await answers(generator, requests[::-1]))[::-1]
-    alone = [await generator.generate(each) for each in requests]
-    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
-    assert [each.token_ids for each in backwards] == [each.token_ids for each in alone]
+    alone = [await generator.generate(request) for request in requests]
+    assert [generation.token_ids for generation in together] == [generation.token_ids for generation in alone]
+    assert [backward.token_ids for backward in backwards] == [generation.token_ids for generation in alone]
     longer = await generator.generate(ask(PROMPTS[0], seed=0, max_tokens=20))
     assert longer.token_ids[:5] == alone[0].token_ids  # the limit changes no earlier token
     assert len({tuple((await generator.generate(ask(seed=seed))).token_ids) for seed in range(5)}) == 5
@@ -104,7 +104,7 @@ async def test_answers_follow_the_models_distribution(generator: Any) -> None:
     found = await answers(generator, [ask(seed=seed, max_tokens=1, top_k=4) for seed in range(1500)])
     logits_1V = model()(input_ids=torch.tensor([[7, 8, 9]])).logits[:, -1].detach()
     probs = log_distribution(logits_1V, Sampling(top_k=4)).exp()[0]
-    seen = Counter(each.token_ids[0] for each in found)
+    seen = Counter(generation.token_ids[0] for generation in found)
     assert set(seen) <= set(probs.nonzero()[:, 0].tolist())
     chi_square = sum(
         (seen[i] - 1500 * float(probs[i])) ** 2 / (1500 * float(probs[i])) for i in probs.nonzero()[:, 0].tolist()
@@ -181,8 +181,8 @@ async def test_requests_with_other_sampling_make_another_batch(generator: Any) -
     with Steps(model()) as steps:
         found = await answers(generator, requests)
     assert steps.rows == [3] * 6
-    alone = [await generator.generate(each) for each in requests]
-    assert [each.token_ids for each in found] == [each.token_ids for each in alone]
+    alone = [await generator.generate(request) for request in requests]
+    assert [generation.token_ids for generation in found] == [generation.token_ids for generation in alone]
 
 
 async def test_no_batch_is_larger_than_allowed() -> None:
@@ -208,7 +208,7 @@ async def test_a_cancelled_request_leaves_and_the_others_go_on(generator: Any) -
         steps.go_on.set()
         found = await asyncio.gather(*tasks[2:])
     assert all(task.cancelled() for task in (*tasks[:2], waiting))
-    assert [len(each.token_ids) for each in found] == [8, 8]
+    assert [len(generation.token_ids) for generation in found] == [8, 8]
     assert found[0].token_ids == (await generator.generate(ask(seed=2, max_tokens=8))).token_ids
     assert steps.rows == [4, 4] + [2] * 6
 
@@ -258,8 +258,8 @@ async def test_an_error_in_the_model_reaches_every_request_of_the_batch() -> Non
     handle = broken.register_forward_pre_hook(fail)
     found = await asyncio.gather(*[generator.generate(ask(seed=n)) for n in range(3)], return_exceptions=True)
     handle.remove()
-    assert [str(each) for each in found] == ["the model failed while decoding: MemoryError: no more"] * 3
-    assert len({id(each) for each in found}) == 3  # each has its own traceback
+    assert [str(answer) for answer in found] == ["the model failed while decoding: MemoryError: no more"] * 3
+    assert len({id(answer) for answer in found}) == 3  # each has its own traceback
     assert isinstance(found[0], GenerationError)
     assert isinstance(found[0].__cause__, MemoryError)
     assert len((await generator.generate(ask())).token_ids) == 12  # and the generator goes on

@@ -72,7 +72,7 @@ class Notes(Generator):
 
     async def generate(self, request: Any) -> Any:
         self.notes.append("generate")
-        return await ScriptedGenerator(lambda each: call_ids("left")).generate(request)
+        return await ScriptedGenerator(lambda item: call_ids("left")).generate(request)
 
     def load_weights(self, model: Any, version: int) -> None:
         self.notes.append(version)
@@ -134,4 +134,8 @@ def test_every_turn_records_the_weights_that_it_was_sampled_with(tmp_path: Path)
     rounds: list[Any] = []
     trainer.on_episodes = rounds.append  # type: ignore[method-assign]
     trainer.train()
-    assert [{turn.weight_version for each in episodes for turn in each.turns} for episodes in rounds] == [{0}, {1}, {2}]
+    assert [{turn.weight_version for episode in episodes for turn in episode.turns} for episodes in rounds] == [
+        {0},
+        {1},
+        {2},
+    ]

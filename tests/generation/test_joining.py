@@ -29,9 +29,9 @@ async def generator() -> AsyncIterator[TransformersGenerator]:
 
 
 def check(model: Any, found: list[Generation]) -> None:
-    for each in found:
-        expected = plain_logprobs(model, each, Sampling())
-        torch.testing.assert_close(torch.tensor(each.logprobs), expected, rtol=0, atol=1e-5)
+    for answer in found:
+        expected = plain_logprobs(model, answer, Sampling())
+        torch.testing.assert_close(torch.tensor(answer.logprobs), expected, rtol=0, atol=1e-5)
 
 
 async def test_requests_join_a_batch_that_is_being_decoded(generator: Any) -> None:
@@ -44,8 +44,8 @@ async def test_requests_join_a_batch_that_is_being_decoded(generator: Any) -> No
         steps.go_on.set()
         found = [*await first, *await second]
     assert steps.rows == [3] * (PREFILL - 1) + [5] + [8] * 3 + [3] * (17 - JOIN_STEPS - 1)
-    alone = [await generator.generate(each) for each in (*early, *late)]
-    assert [each.token_ids for each in found] == [each.token_ids for each in alone]
+    alone = [await generator.generate(request) for request in (*early, *late)]
+    assert [generation.token_ids for generation in found] == [generation.token_ids for generation in alone]
     check(model(), found)
 
 
@@ -61,12 +61,12 @@ async def test_several_join_one_after_the_other_and_leave_in_any_order(generator
             asked.append(await begun(generator, *requests))
             await steps.pause(2 + wave * PREFILL)
         steps.go_on.set()
-        found = [each for wave in asked for each in await wave]
+        found = [request for wave in asked for request in await wave]
     assert len(steps.rows) < sum(
-        max(each.max_tokens for each in wave) for wave in waves
+        max(request.max_tokens for request in wave) for wave in waves
     )  # they were decoded together, not in turn
-    alone = [await generator.generate(each) for wave in waves for each in wave]
-    assert [each.token_ids for each in found] == [each.token_ids for each in alone]
+    alone = [await generator.generate(request) for wave in waves for request in wave]
+    assert [generation.token_ids for generation in found] == [generation.token_ids for generation in alone]
     check(model(), found)
 
 
@@ -85,7 +85,7 @@ async def test_requests_with_other_sampling_are_not_overtaken(generator: Any) ->
         steps.go_on.set()
         found = [*await first, *await others, *await same]
     assert steps.rows == [1] * 20 + [2] * 3 + [3] * 2
-    assert [len(each.token_ids) for each in found] == [20, 3, 3, 2, 2, 2]
+    assert [len(generation.token_ids) for generation in found] == [20, 3, 3, 2, 2, 2]
 
 
 async def test_no_more_join_than_there_is_room_for() -> None:
@@ -99,7 +99,7 @@ async def test_no_more_join_than_there_is_room_for() -> None:
     generator.close()
     assert max(steps.rows) == 3
     assert steps.rows.count(1) == 2  # the two prefills of one row
-    assert [len(each.token_ids) for each in found] == [30, 30, 5, 5]
+    assert [len(generation.token_ids) for generation in found] == [30, 30, 5, 5]
     check(model(), found)
 
 
@@ -149,9 +149,9 @@ async def test_close_while_others_join() -> None:
         await asyncio.to_thread(until_closing, generator)
         steps.go_on.set()
         await closing
-    for each in asked:
+    for future in asked:
         with pytest.raises(GenerationError, match="closed"):
-            await each
+            await future
     assert len(steps.rows) <= PREFILL + 1
     assert decoding_threads() <= others
 
@@ -177,7 +177,7 @@ async def test_an_error_fails_only_the_requests_that_it_affects(rows: int) -> No
             with pytest.raises(GenerationError, match="MemoryError: no more"):
                 await first
         else:
-            assert [len(each.token_ids) for each in await first] == [20, 20]
+            assert [len(generation.token_ids) for generation in await first] == [20, 20]
         handle.remove()
     assert len((await generator.generate(ask())).token_ids) == 12  # and the generator goes on
     generator.close()
@@ -192,7 +192,7 @@ async def test_requests_of_two_versions_of_the_weights_do_not_share_a_batch(gene
         generator.load_weights(model(), 1)
         second = await begun(generator, ask(seed=1, max_tokens=20))
         steps.go_on.set()
-        assert [(await each)[0].weight_version for each in (first, second)] == [0, 1]
+        assert [(await generation)[0].weight_version for generation in (first, second)] == [0, 1]
     assert steps.rows == [1] * 40
 
 

@@ -26,7 +26,7 @@ from .test_named_weights import attached, lora, small
         (lora(init_lora_weights="olora"), None),
         (IA3Config(target_modules=["k_proj"], feedforward_modules=[]), None),
     ],
-    ids=lambda each: "",
+    ids=lambda item: "",
 )
 def test_plain_lora_on_linear_layers_is_sent(config: LoraConfig, rank: int | None) -> None:
     assert lora_rank(get_peft_model(small(), config)) == rank

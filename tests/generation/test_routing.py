@@ -80,24 +80,24 @@ async def test_an_episode_stays_on_its_server_while_that_is_there(fleet: Fleet) 
 
 async def test_episodes_that_begin_one_after_the_other_are_spread_over_the_servers(fleet: Fleet) -> None:
     sessions = [Session() for _ in range(6)]  # each first request is over when the next one comes
-    servers = [await server_of(fleet, each) for each in sessions]
-    assert {each: servers.count(each) for each in fleet.servers} == dict.fromkeys(fleet.servers, 2)
+    servers = [await server_of(fleet, session) for session in sessions]
+    assert {server: servers.count(server) for server in fleet.servers} == dict.fromkeys(fleet.servers, 2)
     del sessions[:3]  # these episodes are over
-    assert [await server_of(fleet, each) for each in sessions] == servers[3:]
+    assert [await server_of(fleet, session) for session in sessions] == servers[3:]
     assert await server_of(fleet) in fleet.servers
 
 
 async def test_the_episodes_of_a_lost_server_are_spread_and_no_longer_count_there(fleet: Fleet) -> None:
     sessions = [Session() for _ in range(12)]
-    for each in sessions:
-        await fleet.next_replica(each)
+    for session in sessions:
+        await fleet.next_replica(session)
     lost, *others = fleet.servers
     lost.label = None
-    servers = Counter([await server_of(fleet, each) for each in sessions])
+    servers = Counter([await server_of(fleet, session) for session in sessions])
     assert servers == dict.fromkeys(others, 6)
     lost.label = fleet.label
     newcomers = [Session() for _ in range(6)]
-    assert [await server_of(fleet, each) for each in newcomers] == [lost] * 6
+    assert [await server_of(fleet, newcomer) for newcomer in newcomers] == [lost] * 6
 
 
 SHARED = [(64, 4, 16), (64, 4, 8), (32, 8, 16), (16, 16, 12), (8, 12, 8), (4, 4, 16), (43, 3, 16)]
@@ -110,7 +110,7 @@ async def loads(places: Sequence[float], sessions: int, servers: int) -> list[in
     for place in places:
         alive = [Session() for _ in range(sessions)]
         async with fleet_of(servers, place) as fleet:
-            load += Counter([(await server_of(fleet, each)).url for each in alive])
+            load += Counter([(await server_of(fleet, request)).url for request in alive])
     return list(load.values())
 
 
@@ -138,9 +138,9 @@ async def test_a_data_parallel_server_gets_its_share_and_an_episode_stays_on_one
     large, *small = fleet.servers
     large.replicas = [Replica(large, index) for index in range(3)]
     sessions = [Session() for _ in range(10)]
-    replicas = [await fleet.next_replica(each) for each in sessions]
+    replicas = [await fleet.next_replica(session) for session in sessions]
     assert Counter(replicas) == dict.fromkeys([*large.replicas, *small[0].replicas, *small[1].replicas], 2)
-    assert [await fleet.next_replica(each) for each in sessions] == replicas
+    assert [await fleet.next_replica(session) for session in sessions] == replicas
 
 
 @pytest.mark.parametrize(("replicas", "ranks"), [(1, {None}), (2, {"0", "1"})])
@@ -151,7 +151,9 @@ async def test_the_requests_of_an_episode_name_its_replica(replicas: int, ranks:
         server.headers.clear()
         sessions = [Session() for _ in range(4)]
         for turn in range(3):
-            await asyncio.gather(*[generator.generate(replace(ask(seed=turn), session=each)) for each in sessions])
+            await asyncio.gather(
+                *[generator.generate(replace(ask(seed=turn), session=session)) for session in sessions]
+            )
         generator.close()
     found = Counter(headers.get("X-data-parallel-rank") for headers in server.headers)
     assert found == dict.fromkeys(ranks, 12 // replicas)
@@ -187,4 +189,4 @@ async def test_the_choice_for_a_new_episode_does_not_loop_over_those_that_are_pl
 def test_seeds_of_requests_can_be_left_out() -> None:
     """The option `vllm_request_seeds` of both vLLM generators."""
     request = GenerationRequest(prompt=Tokens([1]), max_tokens=1, stop_ids=frozenset(), seed=7, sampling=Sampling())
-    assert [sampling_options(request, seeded=each)["seed"] for each in (True, False)] == [7, None]
+    assert [sampling_options(request, seeded=item)["seed"] for item in (True, False)] == [7, None]

@@ -89,7 +89,7 @@ def test_baselines_by_definition(rewards_G: Tensor) -> None:
 @pytest.mark.parametrize("rewards", [[0.0, 1.0, 0.0, 0.0], [0.5, 0.25, 3.0], [0.0, 0.0], [1.0, 1.0]])
 def test_max_rl_divides_by_the_mean(rewards: list[float]) -> None:
     mean = sum(rewards) / len(rewards)
-    expected = [(each - mean) / mean if mean else 0.0 for each in rewards]
+    expected = [(reward - mean) / mean if mean else 0.0 for reward in rewards]
     assert max_rl(torch.tensor(rewards, dtype=torch.float64)).tolist() == pytest.approx(expected)
 
 

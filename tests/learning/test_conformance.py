@@ -42,7 +42,7 @@ def test_turns_of_episodes_that_left_have_no_influence(estimator: str) -> None:
 def test_episodes_that_left_have_no_influence_with_further_terms(changes: dict[str, Any]) -> None:
     changed = conformance.SETTINGS.changed(**changes)
     usual, other = (
-        conformance.step_gradient(conformance.make_round(), each) for each in (conformance.SETTINGS, changed)
+        conformance.step_gradient(conformance.make_round(), item) for item in (conformance.SETTINGS, changed)
     )
     assert not torch.allclose(usual, other)
     assert conformance.check(**changes) == []
@@ -87,7 +87,7 @@ def test_an_estimator_that_remembers_other_rounds_is_found(wrong_estimator: str)
 
 def test_a_pipeline_that_scores_failures_as_zero_is_found() -> None:
     def zero(episodes: Sequence[Episode], settings: LearningSettings) -> Tensor:
-        scored = [replace(each, reward=0.0) if each.failure is not None else each for each in episodes]
+        scored = [replace(episode, reward=0.0) if episode.failure is not None else episode for episode in episodes]
         return conformance.step_gradient(scored, settings)
 
     faults = conformance.check(gradient=zero)

@@ -130,12 +130,12 @@ def test_a_huge_mismatch_stays_finite() -> None:
 def flushed(*processes: list[list[float]]) -> dict[str, float]:
     """The metrics of pi/mu of some tokens: those of each micro-batch of each process."""
     metrics = [Metrics() for _ in processes]
-    for each, parts in zip(metrics, processes, strict=True):
+    for process, parts in zip(metrics, processes, strict=True):
         for part in parts:
-            each.add(mismatch_metrics(torch.tensor(part).log()), weight=len(part))
-        each.finish_step()
+            process.add(mismatch_metrics(torch.tensor(part).log()), weight=len(part))
+        process.finish_step()
     first, *others = metrics
-    return first.flush(lambda mine: [*mine, *(each.pending() for each in others)])
+    return first.flush(lambda mine: [*mine, *(other.pending() for other in others)])
 
 
 def test_mismatch_metrics() -> None:
@@ -186,11 +186,11 @@ def test_a_rejected_episode_does_not_count_in_the_baseline() -> None:
     kept, metrics = scorer("geometric_mask")([group])
     without, _ = scorer("geometric_mask")([group[:3]])
     assert metrics["mismatch/rejected"] == (0.25, 4)
-    assert [each.completion_ids for [each] in kept] == [each.completion_ids for [each] in without]
-    for [each], [other] in zip(kept, without, strict=True):
-        assert each.advantages is not None
+    assert [sample.completion_ids for [sample] in kept] == [sample.completion_ids for [sample] in without]
+    for [sample], [other] in zip(kept, without, strict=True):
+        assert sample.advantages is not None
         assert other.advantages is not None
-        assert torch.equal(each.advantages, other.advantages)
+        assert torch.equal(sample.advantages, other.advantages)
 
 
 def test_a_group_of_one_goes_with_those_that_were_rejected() -> None:

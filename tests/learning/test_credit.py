@@ -48,8 +48,8 @@ def advantages(group: list[Episode], **changes: Any) -> list[list[float]]:
     settings = SETTINGS.changed(**changes)
     scorer = Scorer(model=nn.Linear(1, 1), settings=settings, reference=None, gather=this_process_only, pad_id=PAD)
     samples, _ = scorer([group])
-    found: list[list[Any]] = [[each.advantages for each in samples_of_one] for samples_of_one in samples]
-    return [torch.cat(each).tolist() for each in found]
+    found: list[list[Any]] = [[sample.advantages for sample in samples_of_one] for samples_of_one in samples]
+    return [torch.cat(answer).tolist() for answer in found]
 
 
 def test_an_episode_is_judged_by_its_reward() -> None:
@@ -64,7 +64,7 @@ def test_an_episode_is_judged_by_its_reward() -> None:
 def test_a_turn_is_judged_by_its_discounted_return() -> None:
     """A turn is compared with the same turn of the members that have one; only the first member has a third turn."""
     returns = [[0 + 0.5 * (1 + 0.5 * 0.5), 1 + 0.5 * 0.5], [0.25, 0.0], [1.0]]
-    first, second = sum(each[0] for each in returns) / 3, (returns[0][1] + returns[1][1]) / 2
+    first, second = sum(pair[0] for pair in returns) / 3, (returns[0][1] + returns[1][1]) / 2
     found = advantages(episodes(GROUP), credit="turn", discount=0.5)
     assert found[0] == pytest.approx([returns[0][0] - first] * 2 + [0, 0] + [returns[0][1] - second] * 3 + [0, 0] + [0])
     assert found[1] == pytest.approx([returns[1][0] - first] + [0, 0] + [returns[1][1] - second] * 2)
@@ -129,7 +129,7 @@ def test_max_rl_names_the_task_of_a_negative_return(turns: Any, reward: float, m
 
 def test_equal_turns_of_unequal_episodes_have_no_advantage() -> None:
     found = advantages(episodes([[(1, 0.0), (1, 0.7)], [(1, 1.0), (1, 0.7)]]), credit="turn", scale_rewards="group")
-    assert [each[3] for each in found] == [0, 0]
+    assert [answer[3] for answer in found] == [0, 0]
     assert found[0][0] < 0 < found[1][0]
 
 

@@ -213,7 +213,11 @@ def test_float32_without_float32_logits_kept_for_backward(wrap: Any) -> None:
     logprobs_BT, kept = saved_for_backward(model, batch, None)
     assert logprobs_BT.dtype == torch.float32
     positions = {len(batch.rows) * (batch.keep + 1), batch.keep + 1, len(batch.rows) * batch.keep}
-    logits = [each for each in kept if each.ndim >= 2 and each.shape[-1] == VOCABULARY and each.shape[-2] in positions]
+    logits = [
+        tensor
+        for tensor in kept
+        if tensor.ndim >= 2 and tensor.shape[-1] == VOCABULARY and tensor.shape[-2] in positions
+    ]
     assert {tensor.dtype for tensor in logits} <= {torch.bfloat16}
 
 
@@ -228,7 +232,7 @@ def test_with_the_head_apart_no_logits_are_kept_and_its_precision_is_the_models(
     assert logprobs_BT.dtype == torch.float32
     assert set(dtypes) == {torch.bfloat16}
     hidden_size = 32  # the only tensor with this size and the vocabulary's is the head's weight
-    assert not [each for each in kept if each.shape[-1] == VOCABULARY and each.shape[-2] != hidden_size]
+    assert not [tensor for tensor in kept if tensor.shape[-1] == VOCABULARY and tensor.shape[-2] != hidden_size]
     torch.testing.assert_close(logprobs_BT, our_logprobs(wrapped, batch), atol=2e-2, rtol=2e-2)
 
 
@@ -245,7 +249,7 @@ def test_the_head_keeps_no_hidden_states_between_batches() -> None:
     our_logprobs(model, batch, OutputHead.of(model)).sum().backward()
     gc.collect()
     assert seen
-    assert not [each for each in seen if each() is not None]
+    assert not [reference for reference in seen if reference() is not None]
 
 
 @pytest.mark.parametrize(

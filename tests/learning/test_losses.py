@@ -210,7 +210,7 @@ def test_a_token_far_from_the_reference_has_no_gradient_from_the_kl(loss_type: s
 def test_k3_within_20_nats_is_its_formula_to_the_last_bit() -> None:
     log_ratio = torch.linspace(-300, 20, 10_001, requires_grad=True)
     formula = log_ratio.exp() - log_ratio - 1
-    gradients = [torch.autograd.grad(each.sum(), log_ratio)[0] for each in (k3(log_ratio), formula)]
+    gradients = [torch.autograd.grad(tensor.sum(), log_ratio)[0] for tensor in (k3(log_ratio), formula)]
     assert torch.equal(k3(log_ratio), formula)
     assert torch.equal(*gradients)
     assert k3(torch.tensor(119.0)) == k3(torch.tensor(20.0))
@@ -223,7 +223,7 @@ def test_a_ratio_of_ones_own_is_known_by_its_values(name: str, monkeypatch: pyte
     monkeypatch.setitem(LOSSES, "own", own)
     assert own.is_of_sequence == (name == "rloo")
     inputs = random_inputs(shares_B=torch.tensor([0.5, 0.5, 1.0]))
-    gradients = [gradient_of_logprobs(loss_of(inputs, each)[0], inputs) for each in (name, "own")]
+    gradients = [gradient_of_logprobs(loss_of(inputs, item)[0], inputs) for item in (name, "own")]
     assert torch.equal(*gradients)
 
 

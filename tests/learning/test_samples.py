@@ -76,11 +76,11 @@ def gradient(episodes: list[Episode], *, weights: int = 0, **changes: Any) -> di
     model: nn.Module = make_model(weights)
     for micro_batch in batch.micro_batches:
         objective(model, micro_batch, settings, counts)[0].backward()
-    return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
 def assert_equal(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert max(each.abs().max().item() for each in expected.values()) > 1e-3
+    assert max(tensor.abs().max().item() for tensor in expected.values()) > 1e-3
     for name, value in expected.items():
         torch.testing.assert_close(got[name], value, atol=1e-5, rtol=1e-3)
 
@@ -89,7 +89,7 @@ def assert_equal(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("loss_type", LOSSES)
 def test_a_cut_episode_has_the_gradient_of_the_whole_one(loss_type: str, max_tokens: int | None) -> None:
     options = {"loss_type": loss_type, "max_tokens_per_batch": max_tokens}
-    mixed = [cut(each) if each.spec.member % 2 else each for each in whole()]
+    mixed = [cut(episode) if episode.spec.member % 2 else episode for episode in whole()]
     assert_equal(gradient(mixed, **options), gradient(whole(), **options))
 
 
@@ -101,32 +101,34 @@ def test_that_also_holds_off_policy_where_each_token_has_a_ratio(loss_type: str)
 
 def test_the_divergence_from_the_reference_is_charged_once_for_an_episode() -> None:
     options = {"advantage_estimator": "rloo", "loss_type": "rloo", "kl_in": "reward", "beta": 0.1}
-    found = [[first_advantage(each) for each in score(made, **options)] for made in (whole(), [*map(cut, whole())])]
-    assert found[0] != [first_advantage(each) for each in score(whole(), advantage_estimator="rloo")]
+    found = [
+        [first_advantage(episode) for episode in score(made, **options)] for made in (whole(), [*map(cut, whole())])
+    ]
+    assert found[0] != [first_advantage(item) for item in score(whole(), advantage_estimator="rloo")]
     assert found[1] == pytest.approx(found[0])
 
 
 def test_a_correction_rejects_all_samples_of_an_episode() -> None:
     """The last answer alone is within the bounds of the correction; the episode is not."""
     episodes = whole(3)
-    for each, samples in zip(episodes, score(episodes, is_on_policy=False), strict=True):
+    for episode, samples in zip(episodes, score(episodes, is_on_policy=False), strict=True):
         assert samples[0].old_logprobs is not None
-        each.traces[0].logprobs[: len(samples[0].mask)] = samples[0].old_logprobs.tolist()
+        episode.traces[0].logprobs[: len(samples[0].mask)] = samples[0].old_logprobs.tolist()
     trace = episodes[1].traces[0]
     trace.logprobs[0] += 1.0
     options = {"correction": "geometric_mask", "correction_bounds": CORRECTIONS["geometric_mask"].bounds}
     kept = score([*map(cut, episodes)], **options)
-    assert [ids_of(each) for each in kept] == [ids_of(samples_of(cut(episodes[place]))) for place in (0, 2)]
+    assert [ids_of(tensor) for tensor in kept] == [ids_of(samples_of(cut(episodes[place]))) for place in (0, 2)]
 
 
 def first_advantage(samples: EpisodeSamples) -> float:
     [value] = {
-        round(each.advantages.max().item() or each.advantages.min().item(), 6)
-        for each in samples
-        if each.advantages is not None
+        round(sample.advantages.max().item() or sample.advantages.min().item(), 6)
+        for sample in samples
+        if sample.advantages is not None
     }
     return value
 
 
 def ids_of(samples: Sequence[Any]) -> list[list[int]]:
-    return [each.completion_ids for each in samples]
+    return [sample.completion_ids for sample in samples]

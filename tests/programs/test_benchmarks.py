@@ -38,7 +38,7 @@ def test_measurements_of_a_gpu_run_small_on_a_cpu_and_the_next_call_goes_on(tmp_
     known = tmp_path / "first" / "gpu.json"
     values = json.loads(known.read_text())
     assert values["update/0.1B/here"]["loss"] == pytest.approx(values["update/0.1B/plain"]["loss"], rel=1e-2)
-    assert len({each["max_tokens_per_batch"] for each in values.values()}) == 1
+    assert len({value["max_tokens_per_batch"] for value in values.values()}) == 1
     names = ["update/0.1B", "training/0.6B/overlapped"]
     again = measure_gpu(tmp_path, *names, "--small", "--known", str(known), OUT=str(tmp_path / "second"))
     assert again.returncode == 0, again.stdout + again.stderr

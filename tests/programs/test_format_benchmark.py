@@ -26,9 +26,9 @@ def test_the_benchmark_prints_its_table(tmp_path: Path) -> None:
 
 def test_every_format_met_its_target_when_it_was_measured() -> None:
     recorded = json.loads((ROOT / "benchmarks" / "results" / "formats.json").read_text())["figures"]
-    reading = {each["name"].removeprefix("reading an answer: "): each for each in recorded if each["target"]}
+    reading = {item["name"].removeprefix("reading an answer: "): item for item in recorded if item["target"]}
     assert reading.keys() <= FORMATS.keys()
     assert len(reading) > 20
-    assert [name for name, each in reading.items() if not each["met"]] == []
+    assert [name for name, item in reading.items() if not item["met"]] == []
     for peer in ("transformers", "vLLM"):
-        assert len([name for name, each in reading.items() if isinstance(each["peers"][peer], float)]) >= 7
+        assert len([name for name, item in reading.items() if isinstance(item["peers"][peer], float)]) >= 7

@@ -83,7 +83,7 @@ def test_a_run_tells_its_curve_and_its_values(room: dict[str, ModuleType]) -> No
     settings["options"] |= {"per_device_train_batch_size": 8, "num_generations": 4, "max_steps": 2}
     run = room["training"].train(game, settings)
     assert [point["step"] for point in run["curve"]] == [0, 1, 2]
-    for values in (each[kind] for each in (*run["curve"], run) for kind in ("sampled", "greedy")):
+    for values in (item[kind] for item in (*run["curve"], run) for kind in ("sampled", "greedy")):
         assert -1 <= values["reward"] <= values["success"] <= 1
         assert 1 <= round(values["turns"], 6) <= game.start.moves_left
 

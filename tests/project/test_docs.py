@@ -119,7 +119,7 @@ def test_every_python_block_runs(
 @by_page
 def test_every_block_says_its_language(page: Path) -> None:
     fences = re.findall(r"^\s*```(\w*)$", page.read_text(), re.MULTILINE)
-    assert [each for each in fences[::2] if each not in ("python", "bash", "text")] == []
+    assert [fence for fence in fences[::2] if fence not in ("python", "bash", "text")] == []
     assert set(fences[1::2]) <= {""}
 
 
@@ -162,7 +162,7 @@ def test_the_tables_of_options_match_the_code() -> None:
     generate = load(ROOT / "docs" / "generate.py")
     assert page == generate.with_tables(page), "run: python docs/generate.py"
     assert sorted(first_column(page)) == sorted(
-        {each.name for config in (GRPOConfig, RLOOConfig) for each in fields(config)}
+        {field.name for config in (GRPOConfig, RLOOConfig) for field in fields(config)}
     )
     assert {"num_generations", "beta", "max_turns", "learning_rate"} <= generate.own_options(GRPOConfig).keys()
     from_trl = (ROOT / "docs" / "from_trl.md").read_text()
@@ -185,8 +185,8 @@ def test_the_tables_of_losses_estimators_and_corrections_are_complete() -> None:
 
 def defaults(config: Any) -> dict[str, Any]:
     return {
-        each.name: each.default if each.default_factory is MISSING else each.default_factory()
-        for each in fields(config)
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(config)
     }
 
 
@@ -214,7 +214,7 @@ def test_every_metric_is_documented(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, beta=0.1)  # calls tools and finishes: all metrics have something to count
     trainer.train()
     logged = {name for name in trainer.state.log_history[0] if name != "step"}
-    assert {name for name in logged if not any(re.fullmatch(each, name) for each in patterns)} == set()
+    assert {name for name in logged if not any(re.fullmatch(pattern, name) for pattern in patterns)} == set()
     fixed = {name for name in documented if "<" not in name}
     assert fixed - logged == set()
 
@@ -222,10 +222,10 @@ def test_every_metric_is_documented(tmp_path: Path) -> None:
 def test_the_page_quotes_the_errors_of_templates() -> None:
     table = table_under(ROOT / "docs" / "tokens.md", "## When a template is refused")
     said = [line.split("|")[1].strip().removeprefix("the ") for line in table.splitlines() if line.startswith("| ")]
-    said = [each for each in said if each not in ("The error says", "---")]
+    said = [sentence for sentence in said if sentence not in ("The error says", "---")]
     source = re.sub(r'"\s+f?"', "", "".join(path.read_text() for path in sorted((ROOT / "trainer").rglob("*.py"))))
     assert len(said) == 7
-    assert [each for each in said if each not in source] == []
+    assert [sentence for sentence in said if sentence not in source] == []
 
 
 def test_troubleshooting_quotes_errors_of_the_code() -> None:
@@ -238,7 +238,7 @@ def test_troubleshooting_quotes_errors_of_the_code() -> None:
     ]
     source = re.sub(r'"\s+f?"', "", "".join(path.read_text() for path in paths)).replace("{{", "{").replace("}}", "}")
     assert len(quoted) > 10
-    assert [each for each in quoted if each not in source] == []
+    assert [sentence for sentence in quoted if sentence not in source] == []
 
 
 # --- names in the pages -------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
 
 
 def test_every_page_that_an_error_names_exists() -> None:
-    sources = "".join(each.read_text() for each in (ROOT / "trainer").rglob("*.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "trainer").rglob("*.py"))
     pages = set(re.findall(r"docs/[\w/]+\.md", sources))
     assert {"docs/families.md", "docs/parsers.md", "docs/tokens.md"} <= pages
     assert [name for name in pages if not (ROOT / name).is_file()] == []

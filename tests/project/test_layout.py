@@ -326,8 +326,17 @@ def test_rooms_import_only_through_their_doors(room: str) -> None:
     assert [fault for path in files for fault in room_faults(path, path.read_text())] == []
 
 
+def test_a_loop_names_its_subject() -> None:
+    folders = [*PACKAGES, "tests", "examples", "benchmarks"]
+    trees = {path: ast.parse(path.read_text()) for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))}
+    names = [(path, node) for path, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    assert not [f"{path.relative_to(ROOT)}:{node.lineno}" for path, node in names if node.id == "each"]
+
+
 def test_every_room_is_in_the_table_and_no_circle_is_among_them() -> None:
-    assert {room_of(path.relative_to(ROOT).parts) for each in PACKAGES for path in source_files(each)} == set(ROOMS)
+    assert {room_of(path.relative_to(ROOT).parts) for package in PACKAGES for path in source_files(package)} == set(
+        ROOMS
+    )
     TopologicalSorter(ROOMS).prepare()  # raises CycleError
 
 

@@ -47,7 +47,7 @@ def commands():
 print(dict(
     processes=sorted(commands()), shm=os.listdir("/dev/shm"), sysv=[lines("/proc/sysvipc/" + name) for name in
     ("shm", "sem", "msg")], sockets=lines("/proc/net/unix")[1:],
-    locks=[each for each in lines("/proc/locks") if " -1 " not in each],  # -1: of other processes of the machine
+    locks=[lock for lock in lines("/proc/locks") if " -1 " not in lock],  # -1: of other processes of the machine
     keys=lines("/proc/keys"), hostname=socket.gethostname(), own=oct(os.stat("/tmp").st_mode),
     mounts=lines("/proc/mounts"),
 ))
@@ -133,12 +133,12 @@ while frame:
     level.append(dict(frame.f_locals))
     frame = frame.f_back
 while level:
-    for each in level:
-        seen.add(id(each))
-        text = bytes(each).decode("latin-1") if isinstance(each, (bytes, bytearray)) else each
+    for thing in level:
+        seen.add(id(thing))
+        text = bytes(thing).decode("latin-1") if isinstance(thing, (bytes, bytearray)) else thing
         if isinstance(text, str) and wanted in text and text != wanted:
             found.append(text[:80])
-    level = [other for each in level for other in gc.get_referents(each) if id(other) not in seen]
+    level = [other for thing in level for other in gc.get_referents(thing) if id(other) not in seen]
 found
 """
 

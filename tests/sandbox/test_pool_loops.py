@@ -66,7 +66,7 @@ def test_a_pool_whose_loop_ends_before_it_is_closed_leaves_nothing(
 ) -> None:
     def held() -> set[str]:
         gc.collect()
-        return {f"{kind} {each}" for kind in ("fd", "task") for each in os.listdir(f"/proc/self/{kind}")}
+        return {f"{kind} {item}" for kind in ("fd", "task") for item in os.listdir(f"/proc/self/{kind}")}
 
     async def use() -> None:
         async with pool.lease(fresh=True) as box:
@@ -96,7 +96,7 @@ async def test_a_pool_that_is_dropped_while_its_loop_runs_is_closed(
         del executor, pool
         gc.collect()
         assert await eventually(lambda: asyncio.all_tasks() <= before, 10)
-    assert [(each.category, "was dropped while it was open" in str(each.message)) for each in found] == [
+    assert [(warning.category, "was dropped while it was open" in str(warning.message)) for warning in found] == [
         (ResourceWarning, True)
     ] * warnings_of_it
     assert caplog.text == ""

@@ -97,7 +97,7 @@ async def test_limits_that_are_not_held_can_be_accepted(
         for _ in range(2):
             with pytest.raises(EngineError, match="while it was started"):  # behind the limits
                 await DockerExecutor(image="any", engine=engine, best_effort=True).start()
-    warnings = [each.getMessage() for each in caplog.records if "the engine warns" in each.getMessage()]
+    warnings = [record.getMessage() for record in caplog.records if "the engine warns" in record.getMessage()]
     assert len(warnings) == len(set(warnings)) == 2, warnings  # each of them once
 
 

@@ -177,10 +177,10 @@ class Slashes:
         return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        return "Write " + " or ".join("/" + each["function"]["name"] for each in tools)
+        return "Write " + " or ".join("/" + tool["function"]["name"] for tool in tools)
 
     def observation(self, results: Sequence[Message]) -> Message:
-        return {"role": "user", "content": "\n".join(f"> {each.get('content')}" for each in results)}
+        return {"role": "user", "content": "\n".join(f"> {result.get('content')}" for result in results)}
 
 
 def test_a_format_that_describes_tools_itself() -> None:
@@ -237,7 +237,7 @@ def test_ids_that_the_model_wrote() -> None:
         "command_r7b": '<|START_ACTION|>[{"tool_call_id": "a1", "tool_name": "add", "parameters": {}}]<|END_ACTION|>',
     }
     for name, text in texts.items():
-        assert [each.get("id") for each in read_as(name, text).get("tool_calls", [])] == ["a1"], name
+        assert [call.get("id") for call in read_as(name, text).get("tool_calls", [])] == ["a1"], name
     assert read_as("command_r7b", texts["command_r7b"].replace('"a1"', "0")).get("tool_calls", [])[0].get("id") == "0"
     assert "id" not in read_as("hermes", texts["hermes"].replace('"a1"', "null")).get("tool_calls", [])[0]
 
@@ -247,7 +247,7 @@ def test_a_call_without_an_id_gets_one_of_its_own() -> None:
     written = json.dumps({"id": "mine", "name": "add", "arguments": {}})
     ids = chat.tokenizer.encode(f"{hermes(a=1)}<tool_call>{written}</tool_call>{hermes(b=2)}", add_special_tokens=False)
     message = chat.parse(Tokens([]), ids, [ADD], calls_before=3)
-    assert [each.get("id") for each in message.get("tool_calls", [])] == ["call_3", "mine", "call_5"]
+    assert [call.get("id") for call in message.get("tool_calls", [])] == ["call_3", "mine", "call_5"]
 
 
 def test_vllms_parsers_need_vllm(monkeypatch: pytest.MonkeyPatch) -> None:

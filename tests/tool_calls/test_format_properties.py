@@ -87,7 +87,7 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False,
 
 def values(keys: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
     return st.recursive(
-        SCALARS, lambda each: st.lists(each, max_size=3) | st.dictionaries(keys, each, max_size=3), max_leaves=5
+        SCALARS, lambda item: st.lists(item, max_size=3) | st.dictionaries(keys, item, max_size=3), max_leaves=5
     )
 
 
@@ -140,8 +140,8 @@ UNESCAPED = {
 def texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    for each in value if isinstance(value, list) else value.values() if isinstance(value, dict) else ():
-        yield from texts_in(each)
+    for item in value if isinstance(value, list) else value.values() if isinstance(value, dict) else ():
+        yield from texts_in(item)
     if isinstance(value, dict):
         yield from value
 
@@ -152,14 +152,14 @@ def finds(pattern: str | None, arguments: JSON) -> bool:
 
 def same(message: Message, name: str, arguments: JSON) -> bool:
     """Whether the message is this call alone; 1 is not 1.0, and the order of keys says nothing."""
-    found = [[each["function"]["name"], each["function"]["arguments"]] for each in message.get("tool_calls", [])]
+    found = [[call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls", [])]
     expected = json.dumps([[name, arguments]], sort_keys=True)
     return "malformed" not in message and json.dumps(found, sort_keys=True) == expected
 
 
 def check_tokens(chat: ChatFormat, prefix: str, text: str, called: str, arguments: JSON) -> None:
     """Check that the tokens of a text are read as this call."""
-    ids = [chat.tokenizer(each, add_special_tokens=False)["input_ids"] for each in (prefix, text)]
+    ids = [chat.tokenizer(item, add_special_tokens=False)["input_ids"] for item in (prefix, text)]
     assert chat.template.decode(ids[1]) == text
     message = chat.parse(Tokens(ids[0]), ids[1], [tool_for(called, arguments)])
     assert same(message, called, arguments), (text, message)
@@ -189,12 +189,12 @@ def check_rendered(name: str, called: str, arguments: JSON) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_markers_within_values_are_text(name: str, check: Callable[[str, str, JSON], None]) -> None:
     unclear = AMBIGUOUS.get(name)
-    clear = [each for each in MARKERS if not finds(unclear, {"a": f"{each}x{each}", "b": f"{each}{each}"})]
+    clear = [marker for marker in MARKERS if not finds(unclear, {"a": f"{marker}x{marker}", "b": f"{marker}{marker}"})]
     assert len(clear) > len(MARKERS) * 0.8
     for start in range(0, len(clear), 12):
         some = clear[start : start + 12]
-        texts = {f"k{index}": f"{each}x{each}" for index, each in enumerate(some)}
-        doubled = [{"a": each, "b": [each + each]} for each in some]
+        texts = {f"k{index}": f"{value}x{value}" for index, value in enumerate(some)}
+        doubled = [{"a": value, "b": [value + value]} for value in some]
         check(name, "tool", {**texts, "last": doubled})
 
 
@@ -269,7 +269,7 @@ def own_pieces(name: str) -> list[str]:
     """Pieces that a model of the format may well write."""
     write = WRITERS[name]
     good = [write(a=1), write("say", text="x"), write(a=[1, {"b": None}], c="}"), write.answer(write(), write(a=2))]
-    bad = [write.call("add", each) for each in SPOILT]
+    bad = [write.call("add", item) for item in SPOILT]
     return [*good * 3, *bad, *write.pieces, write.thinking[0] + "Hm." + write.thinking[1], write.thinking[0]]
 
 
@@ -294,10 +294,10 @@ def check_message(message: Message) -> None:
         assert isinstance(call["function"]["arguments"], dict)
         assert isinstance(call.get("id", ""), str)
         json.dumps(call, ensure_ascii=False, allow_nan=False).encode()
-    for each in message.get("malformed", []):
-        assert each["error"]
-        assert isinstance(each["text"], str)
-        json.dumps(each["error"])
+    for piece in message.get("malformed", []):
+        assert piece["error"]
+        assert isinstance(piece["text"], str)
+        json.dumps(piece["error"])
 
 
 def templated() -> ToolFormat:

@@ -12,11 +12,11 @@ from .writers import WRITERS, calls, errors
 harmony_call, atem_call = WRITERS["harmony"], WRITERS["atem"]  # after `<|start|>assistant`
 PROMPT = "<|start|>user<|message|>Add.<|end|><|start|>assistant"
 GO_ON = "<|end|><|start|>assistant"
-ANALYSIS, FINAL, COMMENTARY = (f"<|channel|>{each}<|message|>" for each in ("analysis", "final", "commentary"))
+ANALYSIS, FINAL, COMMENTARY = (f"<|channel|>{item}<|message|>" for item in ("analysis", "final", "commentary"))
 
 
 def tool(name: str, **types: str) -> ToolSchema:
-    properties = {key: {"type": each, "description": "x"} for key, each in types.items()}
+    properties = {key: {"type": kind, "description": "x"} for key, kind in types.items()}
     schema = {"type": "object", "properties": properties, "required": list(types)}
     return {"type": "function", "function": {"name": name, "description": "A tool.", "parameters": schema}}
 
@@ -140,7 +140,7 @@ def test_text_after_an_invented_message_does_not_count(invented: str) -> None:
     message = read(f"{harmony_call(a=1)}<|call|>{invented}{after}")
     assert calls(message) == [("add", {"a": 1})]
     assert message.get("content") == ""
-    assert [each["text"] for each in message.get("malformed", [])] == [invented + after]
+    assert [piece["text"] for piece in message.get("malformed", [])] == [invented + after]
     assert "was invented" in errors(message)[0]
 
 

@@ -135,7 +135,7 @@ def test_text_after_an_invented_observation_does_not_count(label: str) -> None:
     message = read(f"{action(a=1)}\n{rest}")
     assert calls(message) == [("add", {"a": 1})]
     assert message.get("content") == ""
-    assert [each["text"] for each in message.get("malformed", [])] == [rest]
+    assert [piece["text"] for piece in message.get("malformed", [])] == [rest]
     assert "stop after the Action Input" in errors(message)[0]
 
 
@@ -150,8 +150,8 @@ def test_a_final_answer_after_an_action_is_content() -> None:
 
 def test_instructions_describe_every_tool() -> None:
     text = REACT.instructions(TOOLS)
-    for each in TOOLS:
-        function = each["function"]
+    for call in TOOLS:
+        function = call["function"]
         assert f"{function['name']}: {function['description']}" in text
         assert json.dumps(function["parameters"], ensure_ascii=False) in text
     assert 'Action: tool_name\nAction Input: {"key": "value"}' in text

@@ -14,7 +14,7 @@ from .writers import WRITERS, calls, errors
 
 
 def schema(name: str, **types: Any) -> ToolSchema:
-    properties = {key: each if isinstance(each, dict) else {"type": each} for key, each in types.items()}
+    properties = {key: kind if isinstance(kind, dict) else {"type": kind} for key, kind in types.items()}
     parameters = {"type": "object", "properties": properties}
     return {"type": "function", "function": {"name": name, "description": "Tool.", "parameters": parameters}}
 
@@ -48,7 +48,7 @@ def words(message: Message) -> list[str]:
 
 def test_every_format_has_a_writer() -> None:
     assert sorted(WRITERS) == sorted(FORMATS)
-    python = {name for name, each in FORMATS.items() if isinstance(each, TextFormat) and each.values == "python"}
+    python = {name for name, item in FORMATS.items() if isinstance(item, TextFormat) and item.values == "python"}
     assert python == set(PYTHON)
 
 
@@ -135,7 +135,7 @@ def test_bare_calls_count_only_at_the_beginning_of_an_answer() -> None:
         assert read(name, text) == {"role": "assistant", "content": text}
 
 
-@pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if isinstance(each, TextFormat)])
+@pytest.mark.parametrize("name", [name for name, format in FORMATS.items() if isinstance(format, TextFormat)])
 def test_wrappers_say_nothing(name: str) -> None:
     format = FORMATS[name]
     assert isinstance(format, TextFormat)
@@ -271,7 +271,7 @@ def test_a_call_that_was_cut_is_not_a_call(name: str) -> None:
 @pytest.mark.parametrize("name", CLOSING)
 def test_the_closing_marker_may_be_missing(name: str) -> None:
     write, closing = WRITERS[name], CLOSING[name]
-    first, second = (each.removesuffix(closing) for each in (write(a=1), write(b=2)))
+    first, second = (text.removesuffix(closing) for text in (write(a=1), write(b=2)))
     assert first + closing == write(a=1)
     between = "<|eom|><|start|>assistant" if name == "atem" else "\n"
     for calls_written in ([write(a=1), second], [first, second], [first, write(b=2)]):

@@ -75,10 +75,10 @@ def test_the_record_is_whole(side: str) -> None:
 
 def test_every_difference_has_one_judgement() -> None:
     record = outcomes.recorded()
-    verdicts = {each: judging.judgements_of(*each) for each in outcomes.differences(record)}
-    assert [each for each, judgements in verdicts.items() if len(judgements) != 1] == []
+    verdicts = {difference: judging.judgements_of(*difference) for difference in outcomes.differences(record)}
+    assert [verdict for verdict, judgements in verdicts.items() if len(judgements) != 1] == []
     judged = {judgement.key for judgements in verdicts.values() for judgement in judgements}
-    assert [each.key for each in judging.JUDGEMENTS if each.key not in judged] == []
+    assert [judgement.key for judgement in judging.JUDGEMENTS if judgement.key not in judged] == []
 
 
 def test_the_tables_of_the_page_are_the_record() -> None:

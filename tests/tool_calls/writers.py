@@ -42,9 +42,9 @@ def in_braces(quote: str, value: Any) -> str:
     if isinstance(value, str):
         return quote + value + quote
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{in_braces(quote, each)}" for key, each in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{in_braces(quote, item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(in_braces(quote, each) for each in value) + "]"
+        return "[" + ",".join(in_braces(quote, item) for item in value) + "]"
     return to_json(value)
 
 
@@ -93,7 +93,7 @@ def wrapped(opening: str, closing: str) -> Callable[[Sequence[str], str, str], s
 
 
 def _channels(go_on: str, said: str, calls: Sequence[str], before: str, after: str) -> str:
-    texts = [said + each if each else "" for each in (before, after)]
+    texts = [said + weight if weight else "" for weight in (before, after)]
     return go_on.join(filter(None, [texts[0], *calls, texts[1]]))
 
 
@@ -106,7 +106,7 @@ def _after_python_tag(calls: Sequence[str], before: str, after: str) -> str:
 
 
 def _one_list(calls: Sequence[str], before: str, after: str) -> str:
-    return before + "[" + ", ".join(each[1:-1] for each in calls) + "]" + (f"\n{after}" if after else "")
+    return before + "[" + ", ".join(call[1:-1] for call in calls) + "]" + (f"\n{after}" if after else "")
 
 
 def _xml(call: str, parameter: str, *pieces: str, joined: Any = _lines, thinking: tuple[str, str] = THINK) -> Writer:

@@ -84,9 +84,9 @@ DEMONSTRATIONS = [_demonstration(*names) for names in (("left",), ("right",), ("
 @lru_cache
 def tokenizer() -> PreTrainedTokenizerFast:
     """Knows the demonstrations' lines as single tokens, so an episode is about 17 + 33 tokens."""
-    plain = make_tiny_tokenizer([])
+    render: Any = make_tiny_tokenizer([]).apply_chat_template  # its types know neither tool calls nor mappings
     tools = Buttons().tool_schemas()
-    texts = [plain.apply_chat_template(list(each), tools=tools, tokenize=False) for each in DEMONSTRATIONS]  # type: ignore[arg-type]
+    texts = [render(list(messages), tools=tools, tokenize=False) for messages in DEMONSTRATIONS]
     return make_tiny_tokenizer([str(text) for text in texts] * 3)
 
 
@@ -97,7 +97,7 @@ def _weights() -> dict[str, Any]:
 
 def _warmed_up() -> Qwen3ForCausalLM:
     model = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1)
-    conversations = [(each, Buttons().tool_schemas()) for each in DEMONSTRATIONS]
+    conversations = [(demonstration, Buttons().tool_schemas()) for demonstration in DEMONSTRATIONS]
     warm_up(model, tokenizer(), conversations, steps=20, batch_size=8, learning_rate=1e-2)
     return model
 
@@ -270,7 +270,7 @@ class ShiftedGenerator(TransformersGenerator):
     async def generate(self, request: GenerationRequest) -> Generation:
         generation = await super().generate(request)
         shift = 0.4 * (request.seed % 4)
-        return replace(generation, logprobs=[each - shift for each in generation.logprobs])
+        return replace(generation, logprobs=[logprob - shift for logprob in generation.logprobs])
 
 
 def sometimes_failing() -> ScriptedGenerator:
@@ -291,8 +291,8 @@ class Gradients(TrainerCallback):
         self.steps: list[dict[str, Tensor]] = []
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        gradients = {name: each.grad for name, each in kwargs["model"].named_parameters()}
-        self.steps.append({name: each.clone() for name, each in gradients.items() if each is not None})
+        gradients = {name: parameter.grad for name, parameter in kwargs["model"].named_parameters()}
+        self.steps.append({name: gradient.clone() for name, gradient in gradients.items() if gradient is not None})
 
 
 class Disturbed(TrainerCallback):

@@ -72,8 +72,10 @@ def test_equal_groups_are_no_alarm_once_the_reward_has_risen(
 
 def test_errors_that_differ_in_a_number_are_the_same() -> None:
     messages = ["7 is too high", "9.5 is too high", "12 is too high"]
-    assert repeated(("guess", "refused", each) for each in messages) == [(("guess", "refused", "# is too high"), 3)]
-    assert not repeated(("guess", "refused", each) for each in ["too high", "too low", "too long"])
+    assert repeated(("guess", "refused", message) for message in messages) == [
+        (("guess", "refused", "# is too high"), 3)
+    ]
+    assert not repeated(("guess", "refused", item) for item in ["too high", "too low", "too long"])
 
 
 def test_a_sample_size_that_stays_low_warns_once_a_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -105,7 +107,7 @@ def test_a_correction_that_removes_most_episodes_is_named(tmp_path: Path, caplog
     trainer.train()
     for log in step_logs(trainer):
         assert log["alarms/rejected"] == float(log["mismatch/rejected"] > 0.5) == 1.0
-    assert sum("correction='geometric_mask' removed" in each for each in caplog.messages) == 1
+    assert sum("correction='geometric_mask' removed" in message for message in caplog.messages) == 1
 
 
 class Useless(Buttons):

@@ -208,7 +208,7 @@ SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attenti
         T5ForConditionalGeneration(T5Config(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=1)),
         7,
     ],
-    ids=lambda each: type(each).__name__,
+    ids=lambda item: type(item).__name__,
 )
 def test_a_model_of_the_wrong_kind(wrong: Any, silent: Any, tmp_path: Path) -> None:
     with pytest.raises((TypeError, ValueError), match=r"model.*got|cannot be used as is for training"):

@@ -148,7 +148,7 @@ def test_arguments_of_trl_without_an_environment() -> None:
 
 
 def test_a_boolean_scale_rewards_means_the_same_as_in_trl(tmp_path: Path) -> None:
-    assert [config(tmp_path, scale_rewards=each).scale_rewards for each in (True, False)] == ["group", "none"]
+    assert [config(tmp_path, scale_rewards=item).scale_rewards for item in (True, False)] == ["group", "none"]
 
 
 @pytest.mark.parametrize("scheduler", ["reduce_lr_on_plateau", "greedy"])
@@ -184,7 +184,7 @@ def test_the_defaults_do_not_warn(config_class: Any, tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         config_class(output_dir=str(tmp_path), use_cpu=True)
-    assert not [each for each in caught if "no effect" in str(each.message)]
+    assert not [failure for failure in caught if "no effect" in str(failure.message)]
 
 
 @pytest.mark.parametrize(
@@ -213,5 +213,5 @@ TWICE = {"num_iterations": 2}  # each round is used twice
 def test_options_that_need_another_warn(options: Any, message: str, better: Any, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=message) as warned:
         GRPOConfig(str(tmp_path), use_cpu=True, **options)
-    assert [each.filename for each in warned] == [__file__]
+    assert [warning.filename for warning in warned] == [__file__]
     config(tmp_path, **(options | better))  # warnings are errors

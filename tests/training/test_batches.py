@@ -17,7 +17,7 @@ from .made_episodes import PAD, trace_of
 def test_the_mask_selects_exactly_the_sampled_tokens() -> None:
     rng = random.Random(0)
     traces = [trace_of(rng) for _ in range(20)]
-    batch = make_micro_batch([Sample.of(each) for each in traces], pad_id=PAD)
+    batch = make_micro_batch([Sample.of(trace) for trace in traces], pad_id=PAD)
     ids_BL, mask_BT = batch["inputs"]["input_ids"], batch["mask"]
     keep = mask_BT.shape[1]
     for row, trace in enumerate(traces):
@@ -39,9 +39,9 @@ def test_rows_are_padded_on_the_right_and_end_with_their_last_sampled_token() ->
         assert ids[-1] >= 1000
         assert batch["inputs"]["input_ids"][row].tolist() == ids + [PAD] * (length - len(ids))
         assert batch["inputs"]["attention_mask"][row].tolist() == [int(n < len(ids)) for n in range(length)]
-    lengths = [len(each.prompt_ids + each.completion_ids) for each in samples]
+    lengths = [len(sample.prompt_ids + sample.completion_ids) for sample in samples]
     assert length == max(lengths)
-    assert batch["mask"].shape[1] == max(lengths) - min(len(each.prompt_ids) for each in samples)
+    assert batch["mask"].shape[1] == max(lengths) - min(len(sample.prompt_ids) for sample in samples)
 
 
 def test_the_observation_after_the_last_answer_is_trimmed() -> None:
@@ -58,8 +58,8 @@ def test_the_observation_after_the_last_answer_is_trimmed() -> None:
 
 def test_logprobs_of_the_training_model_stand_where_their_tokens_do() -> None:
     samples = [Sample.of(trace_of(random.Random(n))) for n in range(6)]
-    for each in samples:
-        each.old_logprobs = torch.tensor([float(token) for token in each.completion_ids])
+    for sample in samples:
+        sample.old_logprobs = torch.tensor([float(token) for token in sample.completion_ids])
     batch = make_micro_batch(samples, pad_id=PAD)
     keep = batch["mask"].shape[1]
     on = batch["mask"] == 1
@@ -79,7 +79,7 @@ def numbered(count: int) -> list[Sample]:
 def test_split_evenly(count: int, parts: int) -> None:
     samples = numbered(count)
     lists = split_evenly(samples, parts)
-    assert [each for part in lists for each in part] == samples
+    assert [sample for part in lists for sample in part] == samples
     assert max(map(len, lists)) - min(map(len, lists)) <= 1
 
 
@@ -87,7 +87,7 @@ def test_split_evenly_may_leave_parts_empty() -> None:
     samples = numbered(2)
     lists = split_evenly(samples, 5)
     assert sorted(map(len, lists)) == [0, 0, 0, 1, 1]
-    assert [each for part in lists for each in part] == samples
+    assert [sample for part in lists for sample in part] == samples
 
 
 def of_lengths(*lengths: int) -> list[Sample]:
@@ -101,16 +101,16 @@ def test_micro_batches_hold_their_tokens_with_padding() -> None:
     rng = random.Random(0)
     samples = of_lengths(*(rng.randrange(2, 60) for _ in range(50)))
     parts = micro_batches(samples, max_tokens=120)
-    assert sorted(map(id, samples)) == sorted(id(each) for part in parts for each in part)
-    sizes = [len(part) * max(each.length for each in part) for part in parts]
+    assert sorted(map(id, samples)) == sorted(id(sample) for part in parts for sample in part)
+    sizes = [len(part) * max(sample.length for sample in part) for part in parts]
     assert max(sizes) <= 120
-    padded = sum(sizes) / sum(each.length for each in samples)
+    padded = sum(sizes) / sum(sample.length for sample in samples)
     assert padded < 1.2  # rows of similar length share a micro-batch
 
 
 def test_micro_batches_give_a_longer_row_a_pass_of_its_own() -> None:
     parts = micro_batches(of_lengths(5, 90, 4, 200), max_tokens=50)
-    assert [[each.length for each in part] for part in parts] == [[200], [90], [5, 4]]
+    assert [[sample.length for sample in part] for part in parts] == [[200], [90], [5, 4]]
 
 
 def test_micro_batches_have_a_limit_of_rows() -> None:
@@ -124,9 +124,9 @@ def test_samples_without_a_gradient_are_counted_and_not_computed() -> None:
     samples = of_lengths(4, 6, 8)
     for sample, advantage in zip(samples, (0.0, 0.5, 0.0), strict=True):
         sample.advantages = advantage * torch.tensor(sample.mask)
-    batch = Batch.of([[each] for each in samples], SETTINGS, pad_id=PAD)
-    assert [tuple(each["inputs"]["input_ids"].shape) for each in batch.micro_batches] == [(1, 6)]
+    batch = Batch.of([[sample] for sample in samples], SETTINGS, pad_id=PAD)
+    assert [tuple(item["inputs"]["input_ids"].shape) for item in batch.micro_batches] == [(1, 6)]
     assert (batch.loss_tokens, batch.sequences) == (3 + 5 + 7, 3)
     assert batch.micro_batches[0]["batch_loss_tokens"] == 15
-    with_kl = Batch.of([[each] for each in samples], SETTINGS.changed(beta=0.1), pad_id=PAD)
-    assert [tuple(each["inputs"]["input_ids"].shape) for each in with_kl.micro_batches] == [(3, 8)]
+    with_kl = Batch.of([[sample] for sample in samples], SETTINGS.changed(beta=0.1), pad_id=PAD)
+    assert [tuple(batch["inputs"]["input_ids"].shape) for batch in with_kl.micro_batches] == [(3, 8)]

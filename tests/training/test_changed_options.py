@@ -70,8 +70,8 @@ def test_options_can_be_set_after_a_trainer_failed_to_be_made(tmp_path: Path) ->
 def test_a_copy_of_the_options_of_a_trainer_can_be_changed(tmp_path: Path) -> None:
     taken = make_trainer(tmp_path).config
     copies: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda args: pickle.loads(pickle.dumps(args))]
-    for each in copies:
-        other = each(taken)
+    for item in copies:
+        other = item(taken)
         other.temperature = 0.5
         assert (other.temperature, taken.temperature) == (0.5, 1.0)
     assert dataclasses.replace(taken, temperature=0.5).temperature == 0.5
@@ -111,7 +111,7 @@ def test_an_option_set_later_that_has_no_effect_is_named(tmp_path: Path) -> None
     args.dataloader_num_workers = 2
     with pytest.warns(UserWarning, match="no effect in GRPOConfig: dataloader_num_workers") as warned:
         GRPOTrainer(model(), Buttons(), args, ROWS, processing_class=tokenizer())
-    assert [each.filename for each in warned] == [__file__]
+    assert [warning.filename for warning in warned] == [__file__]
 
 
 @pytest.mark.parametrize(

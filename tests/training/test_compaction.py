@@ -123,7 +123,7 @@ async def test_an_asynchronous_function_and_one_that_changes_its_messages() -> N
 
     episode, generator = await play(compact)
     check_exact(episode, generator, ids(ANSWER))
-    assert [each.get("content") for each in episode.prompt] == ["number 0"]
+    assert [message.get("content") for message in episode.prompt] == ["number 0"]
     assert episode.turns[0].message.get("content") == "well"
 
 

@@ -36,7 +36,7 @@ class Records(GRPOTrainer):
     played, counts = [], []
 
     def on_episodes(self, episodes):
-        self.played.append([f"{each.spec.group}[{each.spec.member}]" for each in episodes])
+        self.played.append([f"{episode.spec.group}[{episode.spec.member}]" for episode in episodes])
         super().on_episodes(episodes)
 
     def compute_loss(self, model, inputs, *args, num_items_in_batch=None, **kwargs):
@@ -255,7 +255,7 @@ class Told(logging.Handler):
 
 class Hangs(Buttons):
     async def areset(self, **options):
-        while rank == 1 and trainer and not all((folder / f"told-{each}.txt").exists() for each in (0, 1)):
+        while rank == 1 and trainer and not all((folder / f"told-{peer}.txt").exists() for peer in (0, 1)):
             await asyncio.sleep(0.01)
         return await super().areset(**options)
 
@@ -356,7 +356,7 @@ def test_two_processes_train_like_one_with_twice_the_batch(run: Any, single: Any
     pair = torch.load(folder / "weights-0.pt", weights_only=True)
     for name, value in trained.model.state_dict().items():
         torch.testing.assert_close(pair[name], value, rtol=1e-3, atol=1e-4)
-    logs = [each for each in trained.state.log_history if "loss" in each]
+    logs = [log for log in trained.state.log_history if "loss" in log]
     for one, both in zip(logs, first["logs"], strict=True):
         for name in ("reward", "grad_norm", "turns/mean", "completions/mean_length", "kl", "stop/final_answer"):
             assert both[name] == pytest.approx(one[name], rel=1e-3, abs=1e-4), name
@@ -412,7 +412,7 @@ def test_sharded_weights_train_like_whole_ones(run: Any, single: Any, name: str,
     for one, both in zip(trained.state.log_history[:2], logs[:2], strict=True):
         for metric in ("loss", "grad_norm", "kl", "reward", "tokens/sampled"):
             assert both[metric] == pytest.approx(one[metric], rel=1e-4, abs=1e-5), metric
-    assert sum(each.get("episodes/failed", 0) + each.get("tokens/drift", 0) for each in logs) == 0
+    assert sum(log.get("episodes/failed", 0) + log.get("tokens/drift", 0) for log in logs) == 0
 
 
 def test_a_sharded_training_is_saved_and_resumed(run: Any) -> None:
@@ -422,7 +422,7 @@ def test_a_sharded_training_is_saved_and_resumed(run: Any) -> None:
     assert all(torch.equal(value, saved[key]) for key, value in weights.items())
     assert (folder / "sharded" / "checkpoint-2" / "reference-1.pt").is_file()  # each process keeps its part
     logs, resumed = torch.load(folder / "resumed.pt", weights_only=True)
-    assert [each["step"] for each in logs if "loss" in each] == [1, 2]
+    assert [log["step"] for log in logs if "loss" in log] == [1, 2]
     assert all(torch.equal(value, weights[key]) for key, value in resumed.items())
 
 
@@ -479,7 +479,7 @@ def test_two_processes_train_like_one_with(case: str, run: Any, tmp_path: Path) 
     logs = json.loads((folder / f"{case}-0.json").read_text())
     for both, one in zip(logs, single.state.log_history[:2], strict=True):
         assert both.keys() == one.keys()
-        for name in (each for each in one if "time" not in each and "seconds" not in each):
+        for name in (item for item in one if "time" not in item and "seconds" not in item):
             assert both[name] == pytest.approx(one[name], rel=1e-3, abs=1e-4), name
     samples = [logs["samples/mean"] for logs in single.state.log_history if "loss" in logs]
     assert (min(samples) > 1) == (compact is not None)
@@ -516,6 +516,6 @@ def test_the_gradient_of_a_step_in_two_processes_is_that_of_one(case: str, run: 
 def test_ddp_looks_for_weights_without_a_gradient_only_if_told_to(run: Any) -> None:
     folder, _ = run
     gradients, looks = torch.load(folder / "gradients-1.pt", weights_only=True)
-    [case] = [case for case, each in looks.items() if each]
+    [case] = [case for case, look in looks.items() if look]
     assert case == "with an unused weight"
     assert_equal({name: gradients[case][name] for name in gradients["dapo"]}, gradients["dapo"])

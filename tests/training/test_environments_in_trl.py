@@ -46,9 +46,9 @@ def test_the_tools_are_methods_that_trl_describes_as_we_do() -> None:
     for environment in (Calculator(), Graded()):
         made = to_trl(environment)()
         assert type(made).__name__ == type(environment).__name__
-        for name, each in environment.tools.items():
+        for name, entry in environment.tools.items():
             theirs = get_json_schema(getattr(made, name))["function"]
-            ours = each.schema["function"]
+            ours = entry.schema["function"]
             assert theirs["name"] == ours["name"] == name
             assert theirs["description"] == ours["description"]
             assert list(theirs["parameters"]["properties"]) == list(ours["parameters"]["properties"])
@@ -94,7 +94,9 @@ def test_a_broken_environment_is_never_a_reward() -> None:
 def test_members_of_a_group_begin_in_the_same_state() -> None:
     cards = to_trl(GymnasiumEnv("Blackjack-v1", actions=["stick", "hit"]))
     first, second, other = cards(), cards(), cards()
-    prompts = [each.reset(**trl_rows([{"id": name}])[0]) for each, name in ((first, 1), (second, 1), (other, 2))]
+    prompts = [
+        generation.reset(**trl_rows([{"id": name}])[0]) for generation, name in ((first, 1), (second, 1), (other, 2))
+    ]
     assert prompts[0] == prompts[1] != prompts[2]
 
 

@@ -55,7 +55,7 @@ def test_evaluation_does_not_depend_on_other_episodes(tmp_path: Path) -> None:
     alone = trainer.rollout(ROWS[:1], num_generations=3)
     together = trainer.rollout(ROWS, num_generations=3)
     tokens = [episode.traces[0].completion_ids for episode in together]
-    assert [each.traces[0].completion_ids for each in alone] == tokens[:3]
+    assert [answer.traces[0].completion_ids for answer in alone] == tokens[:3]
 
 
 def test_several_evaluation_sets(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def watch(max_failure_rate: float = 0.5) -> Callable[..., None]:
 
     def add(lost: int, groups: int, error: type[Exception] = ValueError) -> None:
         a = specs(1, 4)
-        episodes = [*(failed(each, error("the tool broke")) for each in a[:lost]), *map(episode, a[lost:])]
+        episodes = [*(failed(item, error("the tool broke")) for item in a[:lost]), *map(episode, a[lost:])]
         failures.add_round(episodes, played=4, failed=lost, samples=4 * groups)
 
     return add
@@ -76,11 +76,11 @@ def test_each_kind_of_failure_is_logged_once(caplog: pytest.LogCaptureFixture) -
 
 def test_retried_failures_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     failures = FailureWatch(0.5)
-    episodes = [episode(each) for each in specs(1, 4)]
-    for each in episodes[:2]:
-        lost = failed(each.spec, OSError("the database is down")).failure
+    episodes = [episode(spec) for spec in specs(1, 4)]
+    for item in episodes[:2]:
+        lost = failed(item.spec, OSError("the database is down")).failure
         assert lost is not None
-        each.retried = [lost, lost]
+        item.retried = [lost, lost]
     for _ in range(2):
         failures.add_round(episodes, played=4, failed=0, samples=4)
     assert caplog.messages == ["4 failures were tried again: 4 x step: OSError (the database is down)"]
@@ -89,12 +89,12 @@ def test_retried_failures_are_logged_once(caplog: pytest.LogCaptureFixture) -> N
 
 def test_rewards_that_never_differ_warn_with_a_cause(caplog: pytest.LogCaptureFixture) -> None:
     alarm = NoSpreadAlarm()
-    episodes = [episode(each) for each in specs(1, 4)]
-    for each in episodes[:2]:
-        each.stop = StopReason.MAX_TOKENS
+    episodes = [episode(spec) for spec in specs(1, 4)]
+    for item in episodes[:2]:
+        item.stop = StopReason.MAX_TOKENS
     call = ToolCallRecord(name="look", call_id=None, outcome="exception", error="no such lamp")
-    for each in episodes[2:]:
-        each.turns = [Turn(message={"role": "assistant", "content": ""}, tool_calls=[call])]
+    for item in episodes[2:]:
+        item.turns = [Turn(message={"role": "assistant", "content": ""}, tool_calls=[call])]
     for _ in range(8):
         alarm.add(episodes, with_spread=0)
     [message] = caplog.messages
@@ -108,7 +108,7 @@ def test_rewards_that_never_differ_warn_with_a_cause(caplog: pytest.LogCaptureFi
 def test_equal_rewards_beside_a_kl_are_not_said_to_teach_nothing(caplog: pytest.LogCaptureFixture) -> None:
     alarm = NoSpreadAlarm()
     for _ in range(5):
-        alarm.add([episode(each) for each in specs(1, 4)], with_spread=0, other_terms=True)
+        alarm.add([episode(spec) for spec in specs(1, 4)], with_spread=0, other_terms=True)
     [message] = caplog.messages
     assert message.startswith("no group has had spread for 5 rounds, so only the KL or the entropy changes the weights")
 
@@ -128,7 +128,7 @@ def test_credit_for_turns_without_rewards_warns_once(caplog: pytest.LogCaptureFi
 def test_a_reward_that_is_never_set_warns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program that has not set up logging
     alarm = NoSpreadAlarm()
-    episodes = [episode(each, reward=0.0) for each in specs(1, 4)]
+    episodes = [episode(spec, reward=0.0) for spec in specs(1, 4)]
     episodes[0].stop = StopReason.MAX_TOKENS  # a quarter of the episodes: not the cause
     for _ in range(5):
         alarm.add(episodes, with_spread=0)

@@ -166,7 +166,7 @@ def faulty_trainer(folder: Path, **options: Any) -> Any:
 
 
 def summary(caplog: pytest.LogCaptureFixture) -> str:
-    [line] = [each.getMessage() for each in caplog.records if each.getMessage().startswith("failures of this")]
+    [line] = [record.getMessage() for record in caplog.records if record.getMessage().startswith("failures of this")]
     return line
 
 
@@ -187,9 +187,9 @@ def test_a_run_goes_on_with_exact_counts(
     lost = f"failures tried again: 9 ({kinds})" if again else f"lost episodes: 9 of {STEPS * PER_STEP} ({kinds})"
     others = "environments not closed cleanly: 1 (1 x close: OSError); broken tool calls: 2 (1 x look: exception, "
     assert summary(caplog) == f"failures of this training: {lost}; {others}1 x look: timeout)"
-    logs = [each for each in trainer.state.log_history if "episodes/played" in each]
+    logs = [log for log in trainer.state.log_history if "episodes/played" in log]
     counts = {"played": STEPS * PER_STEP, "failed": 0 if again else 9, "retried": 9 * again, "close_failed": 1}
-    assert {name: sum(each[f"episodes/{name}"] for each in logs) for name in counts} == counts
+    assert {name: sum(log[f"episodes/{name}"] for log in logs) for name in counts} == counts
     replayed = 6 if again else 0  # after a failed reward function only that is called again
     assert len(Faulty.closed) == made + STEPS * PER_STEP + replayed
 

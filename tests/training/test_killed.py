@@ -134,8 +134,13 @@ def timeless(path: Path) -> list[dict[str, Any]]:
 def names(path: Path) -> list[tuple[int, str, int, float]]:
     episodes = [json.loads(line) for line in path.read_text().splitlines()]
     return [
-        (each["step"], each["episode"]["spec"]["group"], each["episode"]["spec"]["member"], each["episode"]["reward"])
-        for each in episodes
+        (
+            episode["step"],
+            episode["episode"]["spec"]["group"],
+            episode["episode"]["spec"]["member"],
+            episode["episode"]["reward"],
+        )
+        for episode in episodes
     ]
 
 

@@ -26,7 +26,7 @@ def test_votes_and_updates_agree_with_the_episodes(tmp_path: Path) -> None:
     votes = {(line["step"], line["group"], line["member"]): line for line in lines_of(tmp_path, "vote")}
     assert votes.keys() == episodes.keys()
     for name, line in votes.items():
-        rewards = [each.reward or 0.0 for (step, group, _), each in episodes.items() if (step, group) == name[:2]]
+        rewards = [episode.reward or 0.0 for (step, group, _), episode in episodes.items() if (step, group) == name[:2]]
         assert line["vote"] == "counts"
         assert line["reward"] == episodes[name].reward
         assert (line["advantages"][0] > 0) == (line["reward"] > sum(rewards) / 4)
@@ -37,13 +37,15 @@ def test_votes_and_updates_agree_with_the_episodes(tmp_path: Path) -> None:
         [trace], [advantage] = episodes[name].traces, votes[name]["advantages"]
         length = len(line["logprobs"])
         assert line["logprobs"] == pytest.approx(trace.logprobs[:length], abs=1e-4)
-        tokens = sum(each.num_sampled for (step, _, _), each in episodes.items() if step == line["step"])
+        tokens = sum(episode.num_sampled for (step, _, _), episode in episodes.items() if step == line["step"])
         expected = [-mask * advantage / tokens for mask in trace.mask[:length]]  # the loss is the mean of all tokens
         assert line["gradient"] == pytest.approx(expected, rel=1e-4, abs=1e-9)
         assert not {"clipped", "cut"} & line.keys()
-    assert all(0 < turn.waiting_seconds < turn.generation_seconds for each in episodes.values() for turn in each.turns)
+    assert all(
+        0 < turn.waiting_seconds < turn.generation_seconds for episode in episodes.values() for turn in episode.turns
+    )
     texts = {token: text for line in lines_of(tmp_path, "tokens") for token, text in line["tokens"].items()}
-    assert {str(token) for each in episodes.values() for token in each.traces[0].ids} == texts.keys()
+    assert {str(token) for episode in episodes.values() for token in episode.traces[0].ids} == texts.keys()
     assert "<|im_end|>" in texts.values()
     assert [line["settings"]["loss_type"] for line in lines_of(tmp_path, "settings")] == ["dapo"]
 
@@ -57,7 +59,7 @@ def test_clipped_tokens_are_those_that_the_metrics_count(tmp_path: Path) -> None
     for step, logs in enumerate(step_logs(trainer), 1):
         now = [line for line in updates if line["update"] == step]
         clipped = sum(len(line.get("clipped", ())) for line in now)
-        tokens = sum(each != 0 for line in now for each in line["logprobs"])
+        tokens = sum(logprob != 0 for line in now for logprob in line["logprobs"])
         assert clipped / tokens == pytest.approx(logs["clip_ratio/region_mean"], abs=1e-6)
     assert clipped
     assert all(line["gradient"][place] == 0 for line in now for place in line.get("clipped", ()))
@@ -112,4 +114,4 @@ def test_tokens_of_low_entropy_have_no_advantage(tmp_path: Path) -> None:
     assert updates
     for line in updates:
         own = advantages[line["group"], line["member"]]
-        assert [each != 0 for each in line["gradient"]] == [each != 0 for each in own]
+        assert [item != 0 for item in line["gradient"]] == [item != 0 for item in own]

@@ -18,7 +18,7 @@ from .buttons import ROWS, Buttons, make_trainer, subprocess_environment
 
 
 def short(completions: list[Any], **_: Any) -> list[float]:
-    return [-float(len(each)) for each in completions]
+    return [-float(len(completion)) for completion in completions]
 
 
 def test_a_saved_model_has_a_card(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_an_adapter_with_the_learning_rate_of_a_whole_model_warns(tmp_path: Path
         GRPOTrainer(model(), Buttons(), args, ROWS, processing_class=tokenizer(), peft_config=lora())
     assert len(caught) == 1
     adapted: Any = get_peft_model(model(), lora())
-    own = torch.optim.SGD([each for each in adapted.parameters() if each.requires_grad], lr=0.1)
+    own = torch.optim.SGD([parameter for parameter in adapted.parameters() if parameter.requires_grad], lr=0.1)
     GRPOTrainer(adapted, Buttons(), args, ROWS, processing_class=tokenizer(), optimizers=(own, None))  # does not warn
 
 
@@ -128,5 +128,5 @@ def test_adapters_that_cannot_be(
 def test_a_quantised_model_is_prepared_for_its_adapter() -> None:
     """Then its layers that are not quantised, such as norms, are in float32."""
     agent: Any = load_model(quantised().to(torch.bfloat16), peft_config=lora())
-    assert {each.dtype for each in agent.parameters()} == {torch.float32}
-    assert all("lora_" in name for name, each in agent.named_parameters() if each.requires_grad)
+    assert {parameter.dtype for parameter in agent.parameters()} == {torch.float32}
+    assert all("lora_" in name for name, parameter in agent.named_parameters() if parameter.requires_grad)

@@ -27,14 +27,14 @@ class States(TrainerCallback):
         self.steps: list[dict[str, Tensor]] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        flat = {name: each.clone() for name, each in kwargs["model"].state_dict().items()}
+        flat = {name: item.clone() for name, item in kwargs["model"].state_dict().items()}
         for index, values in kwargs["optimizer"].state_dict()["state"].items():
             flat |= {f"{index}.{name}": torch.as_tensor(value).clone() for name, value in values.items()}
         self.steps.append(flat)
 
 
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(each, other[name]) for name, each in one.items())
+    return one.keys() == other.keys() and all(torch.equal(item, other[name]) for name, item in one.items())
 
 
 def huge_rewards(*steps: int) -> Any:

@@ -31,7 +31,7 @@ TRANSFORMERS = Path(transformers.__file__).parent
 
 
 def names(config: Any) -> set[str]:
-    return {each.name for each in fields(config)}
+    return {field.name for field in fields(config)}
 
 
 INHERITED = names(TrainingArguments)
@@ -92,8 +92,8 @@ def test_every_own_option_is_read_and_tested() -> None:
         (names(GRPOConfig), names(TRLGRPOConfig)),
         (names(RLOOConfig), names(TRLRLOOConfig)),
         *(
-            (set(inspect.signature(AgentTrainer.__init__).parameters), set(inspect.signature(each.__init__).parameters))
-            for each in (TRLGRPOTrainer, TRLRLOOTrainer)
+            (set(inspect.signature(AgentTrainer.__init__).parameters), set(inspect.signature(item.__init__).parameters))
+            for item in (TRLGRPOTrainer, TRLRLOOTrainer)
         ),
     ],
     ids=["GRPOConfig", "RLOOConfig", "GRPOTrainer", "RLOOTrainer"],

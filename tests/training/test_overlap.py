@@ -55,7 +55,7 @@ class LetsGo(GRPOTrainer):
 
     def on_episodes(self, episodes: Sequence[Episode]) -> None:
         self.rounds: list[list[int]]
-        self.rounds = [*getattr(self, "rounds", []), sorted({each.spec.task.row["id"] for each in episodes})]
+        self.rounds = [*getattr(self, "rounds", []), sorted({episode.spec.task.row["id"] for episode in episodes})]
         if len(self.rounds) == 2:
             WaitsOnce.release.set()
 
@@ -82,7 +82,7 @@ def test_no_group_starts_too_early_also_if_rounds_and_steps_overlap(tmp_path: Pa
     trainer = make_trainer(tmp_path, generator=sometimes_failing(), rows=ROWS * 3, **options)
     trainer.train()
     rounds = log_of(tmp_path)
-    episodes = [(line["step"], each) for line in rounds for group in line["groups"] for each in group["versions"]]
+    episodes = [(line["step"], version) for line in rounds for group in line["groups"] for version in group["versions"]]
     ages = [step - version for step, versions in episodes for version in versions if version is not None]
     assert trainer.state.log_history[0]["staleness/mean"] == pytest.approx(sum(ages) / len(ages))
     assert [line["step"] for line in rounds] == [0, 1, 3, 4]  # the first steps that use them
@@ -200,7 +200,7 @@ def test_the_generator_sleeps_after_an_evaluation_outside_a_training(tmp_path: P
 
 def test_a_staleness_longer_than_the_training_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     make_trainer(tmp_path, generator=sometimes_failing(), max_staleness=1000, max_steps=-1, num_train_epochs=1).train()
-    [message] = [each.getMessage() for each in caplog.records if "max_staleness" in each.getMessage()]
+    [message] = [record.getMessage() for record in caplog.records if "max_staleness" in record.getMessage()]
     assert message.startswith("max_staleness=1000 is more than the 2 steps of this training")
 
 

@@ -135,9 +135,9 @@ def test_the_reference_shares_every_tensor_that_is_not_trained(tmp_path: Path) -
     assert trainer.reference is not None
     with trainer.reference.model() as (reference, _):
         tensors = [*reference.named_parameters(), *reference.named_buffers()]
-    own = {name: each.data_ptr() for name, each in [*agent.named_parameters(), *agent.named_buffers()]}
-    apart = [name for name, each in tensors if each.data_ptr() != own[name]]
-    assert apart == [name for name, each in agent.named_parameters() if each.requires_grad]
+    own = {name: item.data_ptr() for name, item in [*agent.named_parameters(), *agent.named_buffers()]}
+    apart = [name for name, tensor in tensors if tensor.data_ptr() != own[name]]
+    assert apart == [name for name, parameter in agent.named_parameters() if parameter.requires_grad]
 
 
 def test_weights_that_change_while_they_are_sent_are_sent_again(tmp_path: Path) -> None:

@@ -362,10 +362,10 @@ def test_a_checkpoint_loads_with_transformers(tmp_path: Path) -> None:
     again = GRPOTrainer(
         model=str(tmp_path / "model"), environment=Buttons(), args=config(tmp_path / "again"), train_dataset=ROWS
     )
-    tokens = [[each.traces[0].completion_ids for each in player.rollout(ROWS, seed=1)] for player in (trainer, again)]
+    tokens = [[row.traces[0].completion_ids for row in player.rollout(ROWS, seed=1)] for player in (trainer, again)]
     assert tokens[0] == tokens[1]
     assert tokens[0] != [
-        each.traces[0].completion_ids for each in make_trainer(tmp_path, agent=model()).rollout(ROWS, seed=1)
+        row.traces[0].completion_ids for row in make_trainer(tmp_path, agent=model()).rollout(ROWS, seed=1)
     ]
 
 
@@ -399,8 +399,8 @@ def test_metrics_cover_the_episodes_of_all_processes() -> None:
 def called(member: int, *outcomes: str, reward: float = 1.0, **options: Any) -> Episode:
     """An episode whose model called the tool `search` with these outcomes."""
     calls = [
-        ToolCallRecord(name="search", call_id=str(index), outcome=each, seconds=1.0 + index)  # type: ignore[arg-type]
-        for index, each in enumerate(outcomes)
+        ToolCallRecord(name="search", call_id=str(index), outcome=outcome, seconds=1.0 + index)  # type: ignore[arg-type]
+        for index, outcome in enumerate(outcomes)
     ]
     schema: Any = {"type": "function", "function": {"name": "search"}}
     turn = Turn(message={"role": "assistant"}, tool_calls=calls)
@@ -473,11 +473,11 @@ def test_a_missing_success_counts_as_zero_only_beside_one_of_the_same_environmen
 def test_a_metric_that_some_episodes_lack_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     first, other = played(1.0, None, 1.0, name="sums"), played(None, name="essays")
     first[0].metrics["answered"] = 1.0
-    for each in (*first, *other):
-        each.metrics["words"] = 3.0
+    for generation in (*first, *other):
+        generation.metrics["words"] = 3.0
     metrics = Metrics()
     for _ in range(3):
-        for weight, values in weighted_metrics([*first, *other], lambda each: each.spec.task.row["environment"]):
+        for weight, values in weighted_metrics([*first, *other], lambda episode: episode.spec.task.row["environment"]):
             metrics.add(values, weight=weight)
         metrics.finish_step()
         metrics.flush(lambda lists: lists)
@@ -522,7 +522,7 @@ def test_success_is_the_share_of_successes_in_logs_evaluations_and_on_the_consol
     assert [line.get("eval_environment/success") for line in evaluations] == [None, 0.0, 0.0]  # first, it is not known
     assert [line.get("eval_pass@1") for line in evaluations] == [None, 0.0, 0.0]
     assert "success 12.5%" in console.file.getvalue()  # type: ignore[attr-defined]
-    [warning] = [each.getMessage() for each in caplog.records if "no metric" in each.getMessage()]
+    [warning] = [record.getMessage() for record in caplog.records if "no metric" in record.getMessage()]
     assert "7 of 8 episodes have no metric 'success'" in warning
 
 

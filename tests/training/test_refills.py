@@ -42,7 +42,7 @@ def refilled(folder: Path, rows: Any, **options: Any) -> tuple[Any, list[Episode
 
 def test_groups_without_spread_are_replaced(tmp_path: Path) -> None:
     trainer, episodes = refilled(tmp_path, [NEITHER, ROWS[0], NEITHER, ROWS[0], ROWS[0], ROWS[0]], max_refills=5)
-    groups = list(dict.fromkeys(each.spec.group for each in episodes))
+    groups = list(dict.fromkeys(episode.spec.group for episode in episodes))
     assert groups == ["train-0@0", "train-1@0", "train-2@0/refill-0", "train-4@0/refill-0"]
     [logs] = step_logs(trainer)
     assert (logs["groups/refilled"], logs["groups/replaced"]) == (2, 1)
@@ -51,17 +51,17 @@ def test_groups_without_spread_are_replaced(tmp_path: Path) -> None:
     assert batch["advantages"].any(dim=1).all()
     # The metrics are over all episodes that were played.
     assert logs["episodes/played"] == len(episodes) == 16
-    assert logs["reward"] == sum(each.reward or 0.0 for each in episodes) / 16
+    assert logs["reward"] == sum(episode.reward or 0.0 for episode in episodes) / 16
 
 
 def test_refills_have_an_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer, episodes = refilled(tmp_path, [NEITHER], max_refills=2, max_steps=5)
     logs = step_logs(trainer)
-    assert [(each["groups/refilled"], each["groups/replaced"], each["episodes/played"]) for each in logs] == [
+    assert [(log["groups/refilled"], log["groups/replaced"], log["episodes/played"]) for log in logs] == [
         (4, 0, 24)
     ] * 5
-    assert len({(each.spec.group, each.spec.member) for each in episodes}) == len(episodes) == 5 * 24
-    assert len({each.spec.seed for each in episodes}) == len(episodes)
+    assert len({(episode.spec.group, episode.spec.member) for episode in episodes}) == len(episodes) == 5 * 24
+    assert len({episode.spec.seed for episode in episodes}) == len(episodes)
     assert not any(batch["mask"].any() for batch in trainer.batches)
     assert "no group has had spread for 5 rounds, so nothing is learned: all rewards of the last round were 0" in (
         caplog.text
@@ -101,16 +101,18 @@ def test_with_credit_for_turns_equal_rewards_may_have_spread() -> None:
     """Both episodes have reward 1, one for its first turn and one for its second."""
     group = [
         Episode(
-            spec=each,
+            spec=item,
             reward=1.0,
             stop=StopReason.FINAL_ANSWER,
             turns=[Turn(message={"role": "assistant"}, reward=reward) for reward in rewards],
         )
-        for each, rewards in zip(episode_specs([{}], group_size=2, seed=0), [(1.0, 0.0), (0.0, 1.0)], strict=True)
+        for item, rewards in zip(episode_specs([{}], group_size=2, seed=0), [(1.0, 0.0), (0.0, 1.0)], strict=True)
     ]
     by_turn = Comparison(credit="turn").has_spread
     assert not BY_REWARD.has_spread(group)
     for spreads, share in ((BY_REWARD.has_spread, 1.0), (by_turn, 0.0)):
-        metrics = {name: each for _, part in weighted_metrics(group, spreads=spreads) for name, each in part.items()}
+        metrics = {
+            name: sample for _, part in weighted_metrics(group, spreads=spreads) for name, sample in part.items()
+        }
         assert metrics["frac_reward_zero_std"] == share
     assert by_turn(group)

@@ -30,7 +30,7 @@ def recording(base: type[AgentTrainer]) -> Any:
         def on_episodes(self, episodes: Any) -> None:
             self.played = [
                 *getattr(self, "played", []),
-                (self.state.global_step, [f"{each.spec.group}[{each.spec.member}]" for each in episodes]),
+                (self.state.global_step, [f"{episode.spec.group}[{episode.spec.member}]" for episode in episodes]),
             ]
             super().on_episodes(episodes)
 
@@ -171,7 +171,7 @@ def test_a_step_whose_update_failed_is_taken_again(tmp_path: Path) -> None:
     rest.train(resume_from_checkpoint=True)
     expected = state_of(whole)
     assert not [name for name, value in state_of(rest).items() if not torch.equal(value, expected[name])]
-    [expected_logs], [logs] = ([each for each in run.state.log_history if "loss" in each] for run in (whole, rest))
+    [expected_logs], [logs] = ([log for log in run.state.log_history if "loss" in log] for run in (whole, rest))
     for name in ("loss", "episodes/played", "entropy"):
         assert logs[name] == pytest.approx(expected_logs[name]), name
 
@@ -276,7 +276,7 @@ def test_the_record_of_a_resumed_training_has_each_episode_once(tmp_path: Path) 
     assert len(votes) == len({*votes}) == len(again)
     for one, other in zip(first, again, strict=True):
         episodes = [Episode.from_json(json.dumps(line["episode"])) for line in (one, other)]
-        traces = [trace for each in episodes for trace in each.traces]
+        traces = [trace for episode in episodes for trace in episode.traces]
         assert (traces[0].ids, traces[0].mask) == (traces[1].ids, traces[1].mask)
         # Timing decides which requests are decoded together, and rounding depends on that.
         assert traces[0].logprobs == pytest.approx(traces[1].logprobs, abs=1e-5)

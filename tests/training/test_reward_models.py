@@ -43,7 +43,7 @@ def expected_reward(judge: str, episode: Episode) -> float:
 
 
 def brevity(completions: Any) -> list[float]:
-    return [-float(len(each)) for each in completions]
+    return [-float(len(completion)) for completion in completions]
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -59,7 +59,7 @@ def test_a_reward_model_judges_whole_conversations_beside_functions(named: bool,
         tmp_path, Keeps, reward_funcs=[judge, brevity], reward_weights=[2.0, 1.0], max_steps=1, temperature=1.5
     )
     trainer.train()
-    assert len({len(each.completion) for each in played}) > 1, "rows of a batch must differ in length"
+    assert len({len(item.completion) for item in played}) > 1, "rows of a batch must differ in length"
     for episode in played:
         judged = expected_reward(folder, episode)
         assert episode.reward_parts["judge"] == pytest.approx(judged, abs=1e-5)
@@ -88,13 +88,13 @@ def test_padding_does_not_move_the_token_that_is_read(own: str | None) -> None:
     taken = make_tiny_tokenizer(["text"])
     assert taken.eos_token == "<|im_end|>"
     taken.pad_token = None
-    taken.chat_template = "{% for each in messages %}{{ each.content }}<|im_end|>{% endfor %}"
+    taken.chat_template = "{% for message in messages %}{{ message.content }}<|im_end|>{% endfor %}"
     judge = reward_model(pad_token_id=own and taken.convert_tokens_to_ids(own)).eval()
     answers = ["a", "long answer", "three more words"]
-    rows = [taken.encode(f"Hi<|im_end|>{each}<|im_end|>", add_special_tokens=False) for each in answers]
+    rows = [taken.encode(f"Hi<|im_end|>{answer}<|im_end|>", add_special_tokens=False) for answer in answers]
     with torch.no_grad():
         alone = [judge(torch.tensor([row])).logits.item() for row in rows]
-    completions = [[Message(role="assistant", content=each)] for each in answers]
+    completions = [[Message(role="assistant", content=answer)] for answer in answers]
     rewards = RewardModel(judge, taken)([[Message(role="user", content="Hi")]] * 3, completions)
     assert rewards == pytest.approx(alone, abs=1e-5)
     assert taken.pad_token is None
@@ -104,8 +104,8 @@ def test_padding_does_not_move_the_token_that_is_read(own: str | None) -> None:
 def test_a_template_without_tools_stops_a_training_with_tools(tmp_path: Path) -> None:
     taken = make_tiny_tokenizer(["text"])
     taken.chat_template = (
-        "{% for each in messages %}{% if each.role not in ('user', 'assistant') %}{{ raise_exception('Only users.') }}"
-        "{% endif %}{{ each.content }}{% endfor %}"
+        "{% for m in messages %}{% if m.role not in ('user', 'assistant') %}{{ raise_exception('Only users.') }}"
+        "{% endif %}{{ m.content }}{% endfor %}"
     )
     judge = RewardModel(reward_model(), taken)
     trainer = make_trainer(tmp_path, reward_funcs=judge, temperature=1.5)

@@ -31,7 +31,7 @@ def test_groups_are_found_by_id_never_by_place() -> None:
     random.Random(3).shuffle(episodes)
     groups, dropped = form_groups(episodes)
     assert dropped == 0
-    assert {frozenset(each.spec.group for each in group) for group in groups} == {
+    assert {frozenset(item.spec.group for item in group) for group in groups} == {
         frozenset({f"task-{n}@0"}) for n in range(4)
     }
     assert all(len(group) == 3 for group in groups)
@@ -41,7 +41,7 @@ def test_a_failed_member_leaves_and_a_group_of_one_is_dropped() -> None:
     a, b = specs(2, 3)[:3], specs(2, 3)[3:]
     episodes = [episode(a[0]), failed(a[1]), episode(a[2]), episode(b[0]), failed(b[1]), failed(b[2])]
     groups, dropped = form_groups(episodes)
-    assert [[each.spec for each in group] for group in groups] == [[a[0], a[2]]]
+    assert [[item.spec for item in group] for group in groups] == [[a[0], a[2]]]
     assert dropped == 1
 
 
@@ -50,7 +50,7 @@ def test_rows_without_loss_tokens_never_enter_a_baseline() -> None:
     episodes = [episode(a[0], reward=0.0), episode(a[1], sampled=0, reward=5.0), episode(a[2]), episode(a[3])]
     episodes[3].traces = []
     groups, dropped = form_groups(episodes)
-    assert [[each.spec for each in group] for group in groups] == [[a[0], a[2]]]
+    assert [[item.spec for item in group] for group in groups] == [[a[0], a[2]]]
     assert dropped == 0
 
 
@@ -59,7 +59,7 @@ def test_a_failure_that_counts_as_zero_stays() -> None:
     zero = failed(a[1])
     zero.reward = 0.0
     groups, _ = form_groups([episode(a[0]), zero])
-    assert [each.reward for each in groups[0]] == [1.0, 0.0]
+    assert [group.reward for group in groups[0]] == [1.0, 0.0]
 
 
 def test_an_episode_that_ran_out_of_time_leaves_its_group() -> None:
@@ -200,8 +200,8 @@ def test_the_images_of_a_saved_round_are_images_again(tmp_path: Path) -> None:
 def test_a_round_without_samples_has_batches_that_teach_nothing() -> None:
     batches = Round(0, [], parts=2, settings=SETTINGS, pad_id=PAD).batches
     assert [(batch.loss_tokens, batch.sequences) for batch in batches] == [(0, 0), (0, 0)]
-    assert [[each["mask"].sum() for each in batch.micro_batches] for batch in batches] == [[0], [0]]
+    assert [[item["mask"].sum() for item in batch.micro_batches] for batch in batches] == [[0], [0]]
 
 
 def micro_batches_of(made: Round) -> list[MicroBatch]:
-    return [each for batch in made.batches for each in batch.micro_batches]
+    return [item for batch in made.batches for item in batch.micro_batches]

@@ -42,7 +42,7 @@ def step_gradient(folder: Path, case: str, batch_size: int, max_tokens: int | No
 
 
 def assert_equal(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    largest = max(each.abs().max().item() for each in expected.values())
+    largest = max(tensor.abs().max().item() for tensor in expected.values())
     assert largest > 1e-3
     for name, value in expected.items():
         assert (got[name] - value).abs().max().item() < 1e-6 * max(1.0, largest), name

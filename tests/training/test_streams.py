@@ -22,7 +22,7 @@ class Notes(GRPOTrainer):
 
     def on_episodes(self, episodes: Sequence[Episode]) -> None:
         specs = [episode.spec for episode in episodes]
-        self.played = getattr(self, "played", set()) | {(each.group, each.seed, str(each.task.row)) for each in specs}
+        self.played = getattr(self, "played", set()) | {(spec.group, spec.seed, str(spec.task.row)) for spec in specs}
         super().on_episodes(episodes)
 
 

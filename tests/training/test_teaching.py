@@ -22,7 +22,7 @@ def test_each_stop_reason_has_its_treatment(treatment: str, tmp_path: Path) -> N
     kept: list[Episode] = []
 
     def looked(episodes: list[Episode], **columns: Any) -> list[float]:
-        return [3.0 * (each.tool_calls[0].name == "look") for each in episodes]
+        return [3.0 * (episode.tool_calls[0].name == "look") for episode in episodes]
 
     class Keeps(KeepsBatches):
         def on_episodes(self, episodes: Any) -> None:
@@ -34,14 +34,14 @@ def test_each_stop_reason_has_its_treatment(treatment: str, tmp_path: Path) -> N
     trainer.train()
     [batch] = trainer.batches  # type: ignore[attr-defined]
     rewards: dict[str, list[float]] = {}
-    for each in kept:
-        if treatment != "leave" or not each.stop.is_truncation:
-            assert each.reward is not None
-            rewards.setdefault(each.spec.group, []).append(each.reward)
+    for tensor in kept:
+        if treatment != "leave" or not tensor.stop.is_truncation:
+            assert tensor.reward is not None
+            rewards.setdefault(tensor.spec.group, []).append(tensor.reward)
     expected = [
-        each.reward - sum(rewards[each.spec.group]) / len(rewards[each.spec.group])
-        for each in kept
-        if each.reward is not None and (treatment == "teach" or not each.stop.is_truncation)
+        episode.reward - sum(rewards[episode.spec.group]) / len(rewards[episode.spec.group])
+        for episode in kept
+        if episode.reward is not None and (treatment == "teach" or not episode.stop.is_truncation)
     ]
     assert 0 < step_logs(trainer)[0]["stop/max_turns"] < 1
     if treatment == "leave":  # the remaining episodes have equal rewards
@@ -49,7 +49,7 @@ def test_each_stop_reason_has_its_treatment(treatment: str, tmp_path: Path) -> N
     else:
         advantages = batch["advantages"].flatten().unique().tolist()
         assert sorted({*advantages} - {0.0}) == pytest.approx(sorted({*expected} - {0.0}))
-        assert len(batch["mask"]) == len([each for each in expected if each])
+        assert len(batch["mask"]) == len([item for item in expected if item])
 
 
 @pytest.mark.parametrize("treatment", ["mask", "leave"])
@@ -89,11 +89,11 @@ def test_the_reward_falls_in_the_last_tokens_of_the_limit(tmp_path: Path) -> Non
     options: dict[str, Any] = {"overlong_buffer": 30, "overlong_penalty": 0.5, "max_completion_length": 40}
     trainer = make_trainer(tmp_path, Keeps, **options)
     trainer.train()
-    lengths = [each.traces[0].completion_ids for each in kept]
+    lengths = [tensor.traces[0].completion_ids for tensor in kept]
     expected = get_soft_overlong_punishment(40, 30)(completion_ids=lengths)
     assert len({*expected}) > 1
-    assert [each.reward_parts["overlong_penalty"] for each in kept] == pytest.approx([0.5 * x for x in expected])
-    rewards = [sum(part or 0.0 for part in each.reward_parts.values()) for each in kept]
-    assert [each.reward for each in kept] == pytest.approx(rewards)
+    assert [tensor.reward_parts["overlong_penalty"] for tensor in kept] == pytest.approx([0.5 * x for x in expected])
+    rewards = [sum(part or 0.0 for part in tensor.reward_parts.values()) for tensor in kept]
+    assert [episode.reward for episode in kept] == pytest.approx(rewards)
     mean = step_logs(trainer)[0]["rewards/overlong_penalty/mean"]
     assert mean == pytest.approx(0.5 * sum(expected) / len(expected))

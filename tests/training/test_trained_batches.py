@@ -26,7 +26,9 @@ def test_only_sampled_tokens_have_loss(tmp_path: Path) -> None:
     # On-policy, the gradient of the objective is that of -advantage * log-probability, over sampled tokens alone.
     loss = -(batch["advantages"] * logprobs * batch["mask"]).sum() / step_logs(trainer)[0]["tokens/sampled"]
     loss.backward()
-    expected = torch.cat([each.grad.flatten() for each in fresh.parameters() if each.grad is not None]).norm()
+    expected = torch.cat(
+        [parameter.grad.flatten() for parameter in fresh.parameters() if parameter.grad is not None]
+    ).norm()
     assert step_logs(trainer)[0]["grad_norm"] == pytest.approx(expected.item(), rel=1e-4)
     # The rows hold tool results too, inside the completion, and these have mask 0.
     text = "".join(str(tokenizer().decode(row)) for row in batch["inputs"]["input_ids"])
@@ -54,8 +56,8 @@ def test_first_words_of_an_answer_have_no_loss(tmp_path: Path) -> None:
     trainer.train()
     assert len(seen) == 8
     for messages in seen:
-        assert [each["role"] for each in messages] == ["assistant", "tool"]
-        assert [each["function"]["name"] for each in messages[0].get("tool_calls", [])] in (["left"], ["right"])
+        assert [message["role"] for message in messages] == ["assistant", "tool"]
+        assert [call["function"]["name"] for call in messages[0].get("tool_calls", [])] in (["left"], ["right"])
     [batch] = trainer.batches  # type: ignore[attr-defined]
     keep = batch["mask"].shape[1]
     for row, mask in zip(batch["inputs"]["input_ids"], batch["mask"].bool(), strict=True):
@@ -78,7 +80,7 @@ def test_advantages_are_scaled(scale: str, tmp_path: Path) -> None:
     rewards: dict[str, list[float]] = {}
 
     def numbered(episodes: list[Episode], **columns: Any) -> list[float]:
-        rewards[episodes[0].spec.group] = [float(each.spec.seed % 13) for each in episodes]
+        rewards[episodes[0].spec.group] = [float(episode.spec.seed % 13) for episode in episodes]
         return rewards[episodes[0].spec.group]
 
     options: dict[str, Any] = {"scale_rewards": scale}

@@ -82,8 +82,8 @@ def test_one_bad_row_never_ends_a_run(case: str, tmp_path: Path) -> None:
     def pressed(episodes: Any, scored: Any = None, **columns: Any) -> list[float | None]:
         scored = scored or [None] * len(episodes)
         return [
-            None if each is False else float(episode.spec.member)
-            for each, episode in zip(scored, episodes, strict=True)
+            None if item is False else float(episode.spec.member)
+            for item, episode in zip(scored, episodes, strict=True)
         ]
 
     row, options = BAD_ROWS[case]
@@ -99,8 +99,8 @@ def test_one_bad_row_never_ends_a_run(case: str, tmp_path: Path) -> None:
         **options,
     )
     trainer.train()
-    logs = [each for each in trainer.state.log_history if "loss" in each]
-    assert [each["rounds/skipped"] for each in logs] == [0, 0, 1, 0, 0, 1]
+    logs = [log for log in trainer.state.log_history if "loss" in log]
+    assert [log["rounds/skipped"] for log in logs] == [0, 0, 1, 0, 0, 1]
     assert logs[0]["grad_norm"] > 0
     assert logs[2]["grad_norm"] == 0
 

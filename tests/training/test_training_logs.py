@@ -105,7 +105,7 @@ def test_metrics_do_not_depend_on_how_a_step_is_cut(options: dict[str, Any], tmp
     for whole, *others in zip(*runs, strict=True):
         for logs in others:
             assert logs.keys() == whole.keys()
-            for name in (each for each in whole if not any(word in each for word in TIMES)):
+            for name in (item for item in whole if not any(word in item for word in TIMES)):
                 assert logs[name] == pytest.approx(whole[name], rel=1e-3, abs=1e-5), name
     whole, *_ = runs
     assert 0.2 < whole[0]["mismatch/ess"] < 0.9
@@ -119,8 +119,8 @@ def test_the_divergence_in_the_reward_is_a_mean_over_the_tokens_of_all_rounds(tm
         trainer.train()
         logs[every] = step_logs(trainer)
     for pair, both in zip((logs[1][:2], logs[1][2:]), logs[2], strict=True):
-        tokens = [each["tokens/sampled"] for each in pair]
-        total = sum(each["kl"] * count for each, count in zip(pair, tokens, strict=True))
+        tokens = [environment["tokens/sampled"] for environment in pair]
+        total = sum(token["kl"] * count for token, count in zip(pair, tokens, strict=True))
         assert both["kl"] == pytest.approx(total / sum(tokens), rel=1e-3, abs=1e-6)
 
 
@@ -176,8 +176,8 @@ def test_the_time_of_an_update_includes_clipping_and_the_optimiser(tmp_path: Pat
 
 def test_refused_calls_and_timeouts_have_their_own_names() -> None:
     outcomes: list[Any] = ["ok", "timeout", "not_run", "exception"]
-    records = [ToolCallRecord(name="look", call_id=None, outcome=each, seconds=1.0) for each in outcomes]
-    records += [ToolCallRecord(name="jump", call_id=None, outcome=each) for each in ("unknown", "not_run")]
+    records = [ToolCallRecord(name="look", call_id=None, outcome=outcome, seconds=1.0) for outcome in outcomes]
+    records += [ToolCallRecord(name="jump", call_id=None, outcome=item) for item in ("unknown", "not_run")]
     turn = Turn(message={"role": "assistant", "content": ""}, tool_calls=records)
     spec = EpisodeSpec(task=Task(id="a"), group="a")
     episodes = [Episode(spec=spec, turns=turns, stop=StopReason.MAX_TURNS, reward=0.0) for turns in ([turn], [])]

@@ -126,7 +126,7 @@ def idefics3() -> tuple[Any, Any]:
 
 
 FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
-    each.__name__: each for each in (qwen3_vl, qwen2_5_vl, gemma3, llava, idefics3)
+    item.__name__: item for item in (qwen3_vl, qwen2_5_vl, gemma3, llava, idefics3)
 }
 
 

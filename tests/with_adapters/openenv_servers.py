@@ -65,7 +65,7 @@ class Containers(providers.ContainerProvider):
 
 def refuse_to_block() -> None:
     """OpenEnv calls a provider inside an event loop; this must not be one that others use."""
-    loop_threads = [each for each in threading.enumerate() if each.name == "gymnast-loop"]
+    loop_threads = [item for item in threading.enumerate() if item.name == "gymnast-loop"]
     assert threading.current_thread() not in [threading.main_thread(), *loop_threads]
 
 

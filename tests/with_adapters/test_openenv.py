@@ -114,7 +114,7 @@ def test_each_episode_has_a_container_that_is_started_and_stopped_beside_the_eve
 
     episodes = play(OpenEnvEnvironment(start), press(4), press(6), rows=[{"seed": 2}] * 3)
     assert [episode.reward for episode in episodes] == pytest.approx([1.0] * 3)
-    assert [(each.started, each.running) for each in made] == [(1, 0)] * 3
+    assert [(episode.started, episode.running) for episode in made] == [(1, 0)] * 3
 
 
 def test_a_server_with_tools_offers_these() -> None:
@@ -150,7 +150,7 @@ async def test_openenvs_own_client_plays_our_environment() -> None:
         async with mcp_client.MCPToolClient(base_url=url) as client:
             first = await client.reset(seed=1, task={"prompt": "go"})
             assert first.observation.messages == [{"role": "user", "content": "go"}]
-            assert [each.name for each in await client.list_tools()] == ["final_answer"]
+            assert [item.name for item in await client.list_tools()] == ["final_answer"]
             observation = await client.call_tool("final_answer", answer="x")  # the client unpacks only FastMCP's
             assert observation["result"] == "x"
             await client.reset(task={"prompt": "go"})

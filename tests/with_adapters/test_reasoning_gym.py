@@ -28,8 +28,8 @@ def test_the_right_answers_get_the_data_sets_own_score(name: str) -> None:
 
     environment = ReasoningGymEnv(data)
     episodes = RolloutEngine(environment, ScriptedPolicy(oracle)).play(environment.rows)
-    assert [each.reward for each in episodes] == [1.0] * 4
-    assert {each.stop for each in episodes} == {StopReason.MODEL_STOPPED}
+    assert [episode.reward for episode in episodes] == [1.0] * 4
+    assert {episode.stop for episode in episodes} == {StopReason.MODEL_STOPPED}
     for text in ("<answer>no</answer>", "I do not know"):
         [episode] = RolloutEngine(environment, ScriptedPolicy([say(text)])).play(environment.rows[:1])
         answer = "no" if "no</answer>" in text else None

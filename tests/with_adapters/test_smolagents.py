@@ -259,7 +259,7 @@ def test_tools_of_smolagents_are_tools_of_ours() -> None:
         "times": {"type": ["integer", "null"], "description": "How often."},
     }
     calls = [{"text": "hi", "times": 2}, {"text": "hi", "times": None}, {"text": ""}, {"text": "a", "time": 1}, {}]
-    policy = ScriptedPolicy([*(tool_call("shout", **each) for each in calls), tool_call("final_answer", answer=[1])])
+    policy = ScriptedPolicy([*(tool_call("shout", **call) for call in calls), tool_call("final_answer", answer=[1])])
     [episode] = RolloutEngine(environment, policy).play([{"prompt": "x"}])
     results = [message.get("content") for message in episode.completion if message["role"] == "tool"]
     assert results[:3] == ["HIHI", "HI", "Error: ValueError: nothing to shout"]
@@ -375,5 +375,5 @@ async def test_an_answer_without_a_call_ends_an_episode_without_a_final_tool() -
             agent = smolagents.ToolCallingAgent(tools=episode.tools, model=model, verbosity_level=0)
             await asyncio.to_thread(agent.run, episode.prompt)
     assert (episode.reward, episode.stop) == (10.0, StopReason.MODEL_STOPPED)
-    assert [each["function"]["name"] for each in server.requests[1]["tools"]] == ["odd"]
+    assert [call["function"]["name"] for call in server.requests[1]["tools"]] == ["odd"]
     assert [message["content"] for message in server.requests[1]["messages"]] == ["Be brief.", "Go.", "?", "Say done."]

@@ -163,7 +163,7 @@ def test_sharded_processes_train_like_one_with_twice_the_batch(
     for one, both in zip(expected_logs[:steps], logs[:steps], strict=True):
         for metric in ("loss", "grad_norm", "kl", "reward", "tokens/sampled"):
             assert both[metric] == pytest.approx(one[metric], rel=1e-4, abs=1e-5), metric
-    assert sum(each.get("episodes/failed", 0) + each.get("tokens/drift", 0) for each in logs) == 0
+    assert sum(log.get("episodes/failed", 0) + log.get("tokens/drift", 0) for log in logs) == 0
 
 
 @pytest.mark.parametrize("stage", [2, 3])
@@ -174,11 +174,11 @@ def test_a_training_is_saved_and_resumed(run: Any, stage: int) -> None:
     saved = [load_file(checkpoint / "model.safetensors")] + [load_file(folder / "saved" / "model.safetensors")] * (
         stage == 3
     )
-    assert all(torch.equal(value, each[key]) for each in saved for key, value in weights.items())
+    assert all(torch.equal(value, item[key]) for item in saved for key, value in weights.items())
     references = {path.name for path in checkpoint.glob("reference*")}
     assert references == ({"reference.pt"} if stage == 2 else {"reference-0.pt", "reference-1.pt"})
     logs, resumed = torch.load(folder / f"resumed{stage}.pt", weights_only=True)
-    assert [each["step"] for each in logs if "loss" in each] == [1, 2]
+    assert [log["step"] for log in logs if "loss" in log] == [1, 2]
     assert all(torch.equal(value, weights[key]) for key, value in resumed.items())
 
 
@@ -195,7 +195,7 @@ def test_bfloat16_is_near(run: Any, single: Any) -> None:
     folder, _ = run
     [logs, *_], weights = torch.load(folder / "bf16.pt", weights_only=True)
     [expected, *_], _ = single(model)
-    assert {each.dtype for each in weights.values()} == {torch.bfloat16}
+    assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
     assert logs["loss"] == pytest.approx(expected["loss"], rel=0.02)
 
 

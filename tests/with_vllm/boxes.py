@@ -72,7 +72,7 @@ class _Coder(smolagents.Model):
         roles = smolagents.models.tool_role_conversions
         given = smolagents.models.get_clean_message_list(messages, roles, flatten_messages_as_text=True)
         code = f"<code>\nfinal_answer(look({_box_in(given[-1]['content'])}))\n</code>"
-        self.conversation = [{**each, "role": each["role"].value} for each in given]
+        self.conversation = [{**item, "role": item["role"].value} for item in given]
         self.conversation.append({"role": "assistant", "content": code})
         return smolagents.ChatMessage(role="assistant", content=code)
 

@@ -58,7 +58,7 @@ def main(folder: Path, weights: str, urls: list[str]) -> None:
     versions: list[list[int | None]] = []
 
     def record(episodes: Any) -> None:
-        versions.append(sorted({turn.weight_version for each in episodes for turn in each.turns}))
+        versions.append(sorted({turn.weight_version for episode in episodes for turn in episode.turns}))
 
     trainer.on_episodes = record  # type: ignore[method-assign]
     trainer.train()

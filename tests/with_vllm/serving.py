@@ -30,9 +30,9 @@ def free_ports(count: int) -> list[int]:
     """Return different free ports."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        for item in sockets:
+            item.bind(("127.0.0.1", 0))
+        return [item.getsockname()[1] for item in sockets]
 
 
 class ServerProcess:
@@ -122,7 +122,7 @@ def ask(prompt: Sequence[int] = PROMPT, seed: int = 0, max_tokens: int = 16, **o
 
 
 async def answers(generator: Generator, requests: Sequence[GenerationRequest]) -> list[Generation]:
-    return list(await asyncio.gather(*[generator.generate(each) for each in requests]))
+    return list(await asyncio.gather(*[generator.generate(request) for request in requests]))
 
 
 def error(model: Any, found: Generation, sampling: Sampling | None = None) -> float:

@@ -72,7 +72,7 @@ def _first_calls(episode: Episode) -> list[Any]:
 
 def _by_task(path: str) -> dict[str, Episode]:
     episodes = [episode for _, episode in read_episodes(Path(path) / "evaluations.jsonl")]
-    return {json.dumps(each.spec.task.row, sort_keys=True): each for each in episodes}
+    return {json.dumps(episode.spec.task.row, sort_keys=True): episode for episode in episodes}
 
 
 def _evaluated(url: str) -> list[float]:

@@ -50,7 +50,7 @@ async def test_a_seed_gives_the_same_answer_whatever_else_is_decoded(engine: VLL
     [alone] = await answers(engine, [ask(seed=7)])
     among = await answers(engine, [ask(PROMPT[: 10 + seed], seed) for seed in range(7)] + [ask(seed=7)])
     assert among[-1].token_ids == alone.token_ids
-    assert len({tuple(each.token_ids) for each in among}) == 8
+    assert len({tuple(generation.token_ids) for generation in among}) == 8
 
 
 async def test_an_answer_ends_with_a_stop_token_a_stop_text_or_its_budget(
@@ -82,7 +82,7 @@ async def test_new_weights_are_sampled_with_and_old_prefixes_forgotten(engine: V
     [fresh] = await answers(engine, [ask()])
     assert error(model, fresh) < TOLERANCE
     assert fresh.num_cached == 0
-    assert [each.weight_version for each in (first, again, stale, fresh)] == [4, 4, 4, 5]
+    assert [generation.weight_version for generation in (first, again, stale, fresh)] == [4, 4, 4, 5]
 
 
 async def test_more_prompts_than_fit_into_one_step(engine: VLLMGenerator, model: Any) -> None:
@@ -90,7 +90,7 @@ async def test_more_prompts_than_fit_into_one_step(engine: VLLMGenerator, model:
     engine.load_weights(model, 0)
     prompts = [[5 + (index + number) % 200 for index in range(450)] for number in range(12)]
     found = await answers(engine, [ask(prompt, seed) for seed, prompt in enumerate(prompts)])
-    assert max(error(model, each) for each in found) < TOLERANCE
+    assert max(error(model, answer) for answer in found) < TOLERANCE
 
 
 async def test_a_cancelled_request_leaves_the_engine(engine: VLLMGenerator, model: Any) -> None:
@@ -100,7 +100,7 @@ async def test_a_cancelled_request_leaves_the_engine(engine: VLLMGenerator, mode
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert engine._engine.call(lambda each: each.get_num_unfinished_requests()) == 0
+    assert engine._engine.call(lambda item: item.get_num_unfinished_requests()) == 0
     assert (await engine.generate(ask())).finish == "length"
 
 
@@ -123,7 +123,7 @@ async def test_a_broken_engine_fails_waiting_and_later_requests(tokenizer: Any, 
     await asyncio.sleep(0.05)
 
     def break_model(engine: Any) -> None:
-        engine.apply_model(lambda each: each.model.layers.__delitem__(slice(0, 2)) or setattr(each.model, "norm", None))
+        engine.apply_model(lambda item: item.model.layers.__delitem__(slice(0, 2)) or setattr(item.model, "norm", None))
 
     generator._engine.call(break_model)
     with pytest.raises(GenerationError, match="vLLM failed while generating"):

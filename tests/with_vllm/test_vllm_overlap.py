@@ -48,8 +48,8 @@ def test_each_turn_is_sampled_with_one_version_of_the_weights(
     logged = [logs for logs in trainer.state.log_history if "loss" in logs]
     assert len(logged) == len(rounds) == STEPS
     assert all(logs["tokens/drift"] == 0 and logs["episodes/failed"] == 0 for logs in logged)
-    episodes = [episode for each in rounds for episode in each]
-    versions = {turn.weight_version for each in episodes for turn in each.turns}
+    episodes = [episode for item in rounds for episode in item]
+    versions = {turn.weight_version for episode in episodes for turn in episode.turns}
     assert {0} < versions <= set(range(STEPS))
     assert max(logs["staleness/max"] for logs in logged) >= 1
     for version in versions:
@@ -74,5 +74,5 @@ def differences(model: Any, episodes: list[Episode], version: int | None) -> lis
         known = logits.log_softmax(-1).gather(1, torch.tensor(trace.completion_ids)[:, None])[:, 0].tolist()
         sampled = [pair for *pair, mask in zip(known, trace.logprobs, trace.mask, strict=True) if mask]
         assert len(sampled) == len(of_token)
-        found += [abs(mine - theirs) for (mine, theirs), each in zip(sampled, of_token, strict=True) if each == version]
+        found += [abs(mine - theirs) for (mine, theirs), item in zip(sampled, of_token, strict=True) if item == version]
     return found

@@ -58,7 +58,7 @@ def test_vllm_reads_a_call_as_our_format_does(name: str) -> None:
     """This shows that the markers are right for families without a chat template in the tests."""
     tokenizer = make_tiny_tokenizer([])
     writer = WRITERS[name]
-    tokenizer.add_tokens([each for each in writer.pieces if each.startswith("<") and each.endswith(">")])
+    tokenizer.add_tokens([piece for piece in writer.pieces if piece.startswith("<") and piece.endswith(">")])
     request = import_module("vllm.entrypoints.openai.chat_completion.protocol").ChatCompletionRequest(
         messages=[], tools=TOOLS
     )

@@ -90,7 +90,7 @@ async def test_openai_policy_plays(servers: list[ServerProcess]) -> None:
             await policy.aclose()
 
     called = [await play(times=8) for _ in range(2)]
-    assert [(each.stop, each.reward) for each in called] == [(StopReason.FINAL_ANSWER, 1.0)] * 2
+    assert [(episode.stop, episode.reward) for episode in called] == [(StopReason.FINAL_ANSWER, 1.0)] * 2
     assert called[0].turns[0].num_tokens > 0
     assert 0 < called[1].turns[0].num_cached_tokens <= called[1].turns[0].num_prompt_tokens
     assert (await play(times=2000)).is_overlong
@@ -104,7 +104,7 @@ SAMPLINGS = [{}, {"temperature": 0.7}, {"temperature": 1.3, "top_k": 5}, {"top_p
 async def test_logprobs_are_the_models(generator: VLLMServerGenerator, model: Any) -> None:
     """All distributions are asked for at once, so they share batches."""
     options = [*SAMPLINGS, {"temperature": 0.0}, {"temperature": 0.0, "top_k": 3}]
-    requests = [ask(PROMPT[: 20 * seed + 1], seed=seed, **each) for seed in range(5) for each in options]
+    requests = [ask(PROMPT[: 20 * seed + 1], seed=seed, **option) for seed in range(5) for option in options]
     for request, found in zip(requests, await answers(generator, requests), strict=True):
         assert found.prompt.ids == request.prompt.ids
         assert len(found.token_ids) == len(found.logprobs) == 16
@@ -113,9 +113,9 @@ async def test_logprobs_are_the_models(generator: VLLMServerGenerator, model: An
 
 async def test_the_same_seed_gives_the_same_answer_wherever_it_is_asked(generator: VLLMServerGenerator) -> None:
     requests = [ask(seed=seed % 4) for seed in range(16)]
-    found = [each.token_ids for each in await answers(generator, requests)]
+    found = [generation.token_ids for generation in await answers(generator, requests)]
     assert found == found[:4] * 4
-    assert len({tuple(each) for each in found}) == 4
+    assert len({tuple(answer) for answer in found}) == 4
     assert (await generator.generate(ask(seed=2**63 - 1))).token_ids != found[0]
 
 
@@ -170,16 +170,16 @@ async def test_new_weights_are_sampled_with(
     requests = [ask(seed=seed) for seed in range(4)]
     for version in (7, 8):
         before = await answers(generator, requests)
-        assert {each.num_cached for each in await answers(generator, requests)} == {96}  # whole blocks of 32
+        assert {item.num_cached for item in await answers(generator, requests)} == {96}  # whole blocks of 32
         counts = [resets(server) for server in servers]
         change(model)
-        assert max(error(model, each) for each in before) > 0.5
+        assert max(error(model, item) for item in before) > 0.5
         await asyncio.to_thread(generator.load_weights, model, version)
         assert [resets(server) for server in servers] == [count + 1 for count in counts]
-        after = [await generator.generate(each) for each in requests[:2]]  # one at each server
+        after = [await generator.generate(request) for request in requests[:2]]  # one at each server
         assert after[0].num_cached == 0
-        assert {each.weight_version for each in after} == {version}
-        assert max(error(model, each) for each in after) < TOLERANCE
+        assert {weight.weight_version for weight in after} == {version}
+        assert max(error(model, weight) for weight in after) < TOLERANCE
 
 
 async def test_an_adapter_is_merged_for_servers_that_take_none(
@@ -202,7 +202,7 @@ async def test_a_refused_request_is_not_tried_again(generator: VLLMServerGenerat
 
 def test_requests_from_several_event_loops(generator: VLLMServerGenerator) -> None:
     found = [asyncio.run(answers(generator, [ask(seed=seed) for seed in range(3)])) for _ in range(2)]
-    assert [each.token_ids for each in found[0]] == [each.token_ids for each in found[1]]
+    assert [generation.token_ids for generation in found[0]] == [generation.token_ids for generation in found[1]]
 
 
 async def test_weights_of_another_run_are_never_sampled_with(
@@ -270,7 +270,7 @@ def test_training(tmp_path: Path, servers: list[ServerProcess]) -> None:
         metrics = trainer.evaluate()
     finally:
         trainer.player.generator.close()
-    versions = [{turn.weight_version for each in episodes for turn in each.turns} for episodes in rounds]
+    versions = [{turn.weight_version for episode in episodes for turn in episode.turns} for episodes in rounds]
     assert versions == [{0}, {1}]
     logged = [logs for logs in trainer.state.log_history if "loss" in logs]
     assert all(logs["tokens/drift"] == 0 and logs["episodes/failed"] == 0 for logs in logged)
@@ -319,7 +319,7 @@ def last_generator(servers: list[ServerProcess], last_model: Any) -> Iterator[VL
 
 async def started(generator: VLLMServerGenerator, server: ServerProcess) -> list[asyncio.Task[Generation]]:
     """Send the long requests; return when this server has begun with its share."""
-    tasks = [asyncio.create_task(generator.generate(each)) for each in LONG]
+    tasks = [asyncio.create_task(generator.generate(item)) for item in LONG]
     await until(lambda: server.metric("vllm:num_requests_running") > 0)
     return tasks
 
@@ -331,8 +331,8 @@ async def test_the_requests_of_a_killed_server_go_to_the_other(
     tasks = await started(last_generator, servers[1])
     servers[1].kill()
     found = await asyncio.gather(*tasks)
-    assert [each.token_ids for each in found] == [each.token_ids for each in expected]
-    assert max(error(last_model, each) for each in found) < TOLERANCE
+    assert [generation.token_ids for generation in found] == [generation.token_ids for generation in expected]
+    assert max(error(last_model, answer) for answer in found) < TOLERANCE
     assert last_generator.servers_present == [servers[0].url]
 
 
@@ -351,8 +351,8 @@ async def test_a_server_that_returns_gets_the_current_weights(
     assert servers[1].get("weight_info").json() == servers[0].get("weight_info").json()
     found = await answers(last_generator, [ask(seed=seed) for seed in range(8)])
     assert servers[1].metric("vllm:request_success_total") == 4 + 1  # one is the check at its return
-    assert max(error(last_model, each) for each in found) < TOLERANCE
-    assert {each.weight_version for each in found} == {1}
+    assert max(error(last_model, answer) for answer in found) < TOLERANCE
+    assert {answer.weight_version for answer in found} == {1}
 
 
 async def test_a_server_whose_engine_died_is_lost(
@@ -362,7 +362,7 @@ async def test_a_server_whose_engine_died_is_lost(
     tasks = await started(last_generator, servers[1])
     servers[1].kill_engine()
     found = await asyncio.gather(*tasks)
-    assert max(error(last_model, each) for each in found) < TOLERANCE
+    assert max(error(last_model, answer) for answer in found) < TOLERANCE
     assert last_generator.servers_present == [servers[0].url]
 
 

@@ -72,8 +72,8 @@ def base_updates(server: ServerProcess) -> float:
 async def worst_error(agent: Any, generator: VLLMServerGenerator, version: int) -> float:
     """Return the largest difference to PEFT's log-probabilities."""
     found = await answers(generator, [ask(seed=seed) for seed in range(4)])
-    assert {each.weight_version for each in found} == {version}
-    return max(error(agent, each) for each in found)
+    assert {answer.weight_version for answer in found} == {version}
+    return max(error(agent, answer) for answer in found)
 
 
 async def load(generator: VLLMServerGenerator, agent: Any, version: int) -> None:

@@ -131,7 +131,7 @@ def generating(*servers: RecordedServer, timeout: float = 0.5) -> Iterator[VLLMS
     with ExitStack() as stack:
         for server in servers:
             stack.enter_context(server.serving())
-        generator = VLLMServerGenerator([each.url for each in servers], max_model_len=1024, timeout=timeout)
+        generator = VLLMServerGenerator([server.url for server in servers], max_model_len=1024, timeout=timeout)
         stack.callback(generator.close)
         generator.load_weights(model(), version=0)
         yield generator
@@ -229,7 +229,7 @@ async def test_a_lost_request_goes_to_another_server(failure: str) -> None:
     server.answers["inference/v1/generate"] = not_at_first(server, fail)
     with generating(server, other) as generator:
         found = await asyncio.gather(*[generator.generate(ask(seed=seed)) for seed in range(4)])
-        assert [each.token_ids for each in found] == [[7] * 16] * 4
+        assert [generation.token_ids for generation in found] == [[7] * 16] * 4
         assert generator.servers_present == [other.url]
     assert server.turns() in (1, 2)  # it may be lost before the second is sent
     assert other.turns() == 4
@@ -251,7 +251,7 @@ async def test_the_request_of_a_server_that_hangs_goes_to_another(monkeypatch: p
             found = await asyncio.gather(*[generator.generate(ask(seed=seed)) for seed in range(2)])
         finally:
             released.set()
-        assert [each.token_ids for each in found] == [[7] * 16] * 2
+        assert [generation.token_ids for generation in found] == [[7] * 16] * 2
         assert generator.servers_present == [other.url]
 
 
@@ -334,7 +334,7 @@ async def test_a_request_that_a_restarted_server_refused_is_sent_again() -> None
         is_restored.clear()
         server.answers["weight_info"] = label
         found = await asyncio.gather(*[generator.generate(ask(seed=seed)) for seed in range(2)])
-    assert [each.token_ids for each in found] == [[7] * 16] * 2
+    assert [generation.token_ids for generation in found] == [[7] * 16] * 2
 
 
 async def test_a_server_that_returns_without_lora_is_left_out() -> None:

@@ -80,4 +80,4 @@ def test_options_of_the_user_replace_ours(given: list[str]) -> None:
     assert (found.enable_chunked_prefill, found.logprobs_mode) == (False, "processed_logprobs")
     assert found.weight_transfer_config.backend == "gymnast"
     assert found.middleware == ["gymnast.trainer.vllm.adapter_endpoint.AdapterEndpoint"]
-    assert any("nccl" in each for each in serve_arguments(given, on_gpu=True))
+    assert any("nccl" in argument for argument in serve_arguments(given, on_gpu=True))

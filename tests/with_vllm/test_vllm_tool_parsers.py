@@ -138,14 +138,14 @@ def read(name: str, text: str, prompt: str = "<|im_start|>assistant\n") -> Messa
 
 def calling(*arguments: dict[str, Any]) -> Message:
     calls: Any = [
-        {"id": f"call_{index}", "type": "function", "function": {"name": "book", "arguments": each}}
-        for index, each in enumerate(arguments)
+        {"id": f"call_{index}", "type": "function", "function": {"name": "book", "arguments": argument}}
+        for index, argument in enumerate(arguments)
     ]
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
 def arguments_of(message: Message) -> list[Any]:
-    return [each["function"]["arguments"] for each in message.get("tool_calls", [])]
+    return [call["function"]["arguments"] for call in message.get("tool_calls", [])]
 
 
 ALL = pytest.mark.parametrize("name", FAMILIES)
@@ -231,7 +231,7 @@ def test_a_broken_call_beside_a_good_one_is_reported() -> None:
     good = written("qwen3_xml", calling({"guests": 3}))
     message = read("qwen3_xml", f"So.\n<tool_call>\nbook\n</tool_call>{good}")
     assert arguments_of(message) == [{"guests": 3}]
-    assert [each["text"] for each in message.get("malformed", [])] == [f"<tool_call>\nbook\n</tool_call>{good}"]
+    assert [piece["text"] for piece in message.get("malformed", [])] == [f"<tool_call>\nbook\n</tool_call>{good}"]
     assert message.get("content") == "So."
 
 
@@ -268,13 +268,13 @@ def test_no_text_raises_an_error_or_stays_in_the_parser(name: str) -> None:
     samples = [mutated(rng, texts) for _ in range(150)]
     format = chat(name).tool_format
     assert format is not None
-    first = [format.parse(each, prefix="", tools=[TOOL]) for each in samples]
-    again = [format.parse(each, prefix="", tools=[TOOL]) for each in reversed(samples)]
+    first = [format.parse(sample, prefix="", tools=[TOOL]) for sample in samples]
+    again = [format.parse(sample, prefix="", tools=[TOOL]) for sample in reversed(samples)]
     assert first == again[::-1]
     for message in first:
         json.dumps(message.get("tool_calls", []), ensure_ascii=False).encode()
-    assert sum("tool_calls" in each for each in first) > 0
-    assert sum("malformed" in each for each in first) > 10
+    assert sum("tool_calls" in generation for generation in first) > 0
+    assert sum("malformed" in generation for generation in first) > 10
 
 
 # Errors.
@@ -352,7 +352,7 @@ async def test_an_episode() -> None:
     assert "could not be read: vLLM's tool parser 'qwen3_xml'" in str(result.get("content"))
     [trace] = episode.traces
     assert trace.drift == 0
-    sampled = [each for each, mask in zip(trace.completion_ids, trace.mask, strict=True) if mask]
+    sampled = [item for item, mask in zip(trace.completion_ids, trace.mask, strict=True) if mask]
     assert tokenizer.decode(sampled).count("<function=") == 2
 
 

@@ -74,7 +74,7 @@ def test_training_with_vllm_in_process(
     loads, rounds = Loads(trainer), recording(trainer)
     trainer.train()
     metrics = trainer.evaluate()
-    versions = [{turn.weight_version for each in episodes for turn in each.turns} for episodes in rounds]
+    versions = [{turn.weight_version for episode in episodes for turn in episode.turns} for episodes in rounds]
     assert versions == [{0}, {1}, {2}]
     assert loads.versions == [0, 1, 2, 3]  # the last for the evaluation
     trainer.rollout(ROWS)
@@ -116,7 +116,11 @@ def test_vllm_samples_with_an_adapter_and_the_model_is_not_changed(
     assert generator._engine.call(lambda engine: engine.vllm_config.lora_config is not None) is sent
     logged = [logs for logs in trainer.state.log_history if "loss" in logs]
     assert max(logs["sampling/sampling_logp_difference/max"] for logs in logged) < TOLERANCE
-    assert [{turn.weight_version for each in episodes for turn in each.turns} for episodes in rounds] == [{0}, {1}, {2}]
+    assert [{turn.weight_version for episode in episodes for turn in episode.turns} for episodes in rounds] == [
+        {0},
+        {1},
+        {2},
+    ]
     after = agent.state_dict()
     assert before
     loads = Loads(trainer)
@@ -141,7 +145,7 @@ def test_vllm_samples_with_a_loaded_checkpoint(tmp_path: Path, trainers: list[Ag
     second.train(resume_from_checkpoint=True)
     assert loads.versions == [2]
     [episodes] = rounds
-    assert {turn.weight_version for each in episodes for turn in each.turns} == {2}
+    assert {turn.weight_version for episode in episodes for turn in episode.turns} == {2}
     assert second.state.log_history[0]["sampling/sampling_logp_difference/max"] < TOLERANCE
 
 
@@ -172,8 +176,10 @@ torch.distributed.destroy_process_group()
 @pytest.mark.parametrize("weights", ["whole", "sharded"])
 def test_each_of_two_processes_has_an_engine(weights: str, tmp_path: Path) -> None:
     reports = launch(tmp_path, PROGRAM, weights)
-    assert {each["model"] for each in reports} == {"Qwen3ForCausalLM" if weights == "whole" else "FSDPQwen3ForCausalLM"}
-    first, second = (each["logs"] for each in reports)
+    assert {report["model"] for report in reports} == {
+        "Qwen3ForCausalLM" if weights == "whole" else "FSDPQwen3ForCausalLM"
+    }
+    first, second = (report["logs"] for report in reports)
     for logs in first:
         assert logs["episodes/played"] == 8
         assert logs["tokens/drift"] == logs["episodes/failed"] == 0

@@ -15,7 +15,7 @@ def strip_thoughts(messages: Sequence[Message]) -> list[Message]:
     The chat templates of many reasoning models, such as Qwen3's, drop the same thoughts. So a model that is trained
     with `compact=EveryTurn(strip_thoughts)` sees the histories that it sees when it is used.
     """
-    last = max((index for index, each in enumerate(messages) if each["role"] == "user"), default=0)
+    last = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=0)
     return [*map(without_thought, messages[:last]), *messages[last:]]
 
 

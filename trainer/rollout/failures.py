@@ -101,7 +101,7 @@ class FailureWatch:
             RolloutError: too many episodes were lost in the last rounds.
         """
         self.totals += FailureTotals.of(episodes)
-        self.latest = next((_line(each) for each in reversed(_failures(episodes))), self.latest)
+        self.latest = next((_line(failure) for failure in reversed(_failures(episodes))), self.latest)
         self._rounds.append((played, failed, samples))
         self._had_a_group = self._had_a_group or samples > 0
         count = len(self._rounds)
@@ -129,37 +129,37 @@ def check_evaluation(episodes: Sequence[Episode], max_failure_rate: float) -> No
     Raises:
         RolloutError: more than `max_failure_rate` of them failed, or none has a reward.
     """
-    failed = sum(each.failure is not None for each in episodes)
+    failed = sum(episode.failure is not None for episode in episodes)
     report = f"{lost_episodes(episodes, {})}{_traceback(episodes)}"
     if failed > max_failure_rate * len(episodes):
         raise RolloutError(f"more episodes failed than max_failure_rate={max_failure_rate:g} allows: {report}")
-    if all(each.reward is None for each in episodes):
+    if all(episode.reward is None for episode in episodes):
         raise RolloutError(f"no episode of the evaluation has a reward: {report}")
 
 
 def lost_episodes(episodes: Sequence[Episode], treatments: Treatments, *, rejected: float = 0.0) -> str:
     """Return the numbers of lost episodes and the reasons in a line; arguments are as in `FailureWatch.add_round`."""
-    failed = sum(each.failure is not None for each in episodes)
+    failed = sum(episode.failure is not None for episode in episodes)
     parts = []
     if failed:
-        summary = failure_summary(each for each in episodes if each.failure is not None)
+        summary = failure_summary(episode for episode in episodes if episode.failure is not None)
         parts.append(f"{failed} of {len(episodes)} episodes failed: {summary}")
     before = [replace(episode, failure=failure) for episode in episodes for failure in episode.retried]
     if before:
         parts.append(f"{len(before)} failures were tried again: {failure_summary(before)}")
-    others = [each for each in episodes if each.failure is None]
+    others = [episode for episode in episodes if episode.failure is None]
     reasons = {
         "had a prompt longer than the context (shorten it, or raise max_model_len)": [
-            each for each in others if each.is_overlong
+            other for other in others if other.is_overlong
         ],
         "had no reward (every reward function returned None)": [
-            each for each in others if each.reward is None and not each.is_overlong
+            other for other in others if other.reward is None and not other.is_overlong
         ],
     }
     for stop, treatment in treatments.items():
         if treatment != "teach":
             reason = f"ended by {stop.value}, and the option `truncated` says {treatment!r}"
-            reasons[reason] = [each for each in others if each.stop is stop and not each.is_overlong]
+            reasons[reason] = [other for other in others if other.stop is stop and not other.is_overlong]
     parts += [f"{len(lost)} of {len(episodes)} episodes {reason}" for reason, lost in reasons.items() if lost]
     if rejected:
         parts.append(f"the correction rejected {rejected:.0%} of the episodes")
@@ -178,7 +178,7 @@ def _traceback(episodes: Sequence[Episode]) -> str:
 
 def _failures(episodes: Sequence[Episode]) -> list[Failure]:
     """Return the failures of these episodes, those of earlier attempts included."""
-    return [each for episode in episodes for each in (*episode.retried, episode.failure) if each is not None]
+    return [item for episode in episodes for item in (*episode.retried, episode.failure) if item is not None]
 
 
 def _line(failure: Failure) -> str:

@@ -70,7 +70,7 @@ def model_facts(
         empty = auto_class(config).from_config(config)
     text_config = config.get_text_config()
     facts = ModelFacts(
-        parameters=sum(each.numel() for each in empty.parameters()),
+        parameters=sum(parameter.numel() for parameter in empty.parameters()),
         vocabulary=text_config.vocab_size,
         context=getattr(text_config, "max_position_embeddings", None),
     )
@@ -89,7 +89,7 @@ def model_facts(
     recognition = chat.recognition
     facts.tool_format = getattr(recognition.format, "name", None) or type(recognition.format).__name__
     facts.reason, facts.described_in_prompt = recognition.reason, recognition.described_in_prompt
-    facts.end_tokens = sorted(chat.template.decode([each]) for each in chat.end_ids)
+    facts.end_tokens = sorted(chat.template.decode([token]) for token in chat.end_ids)
     if call is not None and not recognition.described_in_prompt:
         facts.round_trip = _round_trip(chat, *prompts[0], call)
     return facts
@@ -119,8 +119,8 @@ def _round_trip(chat: ChatFormat, messages: list[Message], tools: list[ToolSchem
     if not whole.startswith(begun):
         return None  # the template writes finished answers in another way, for instance without thoughts
     prompt, answer_ids = chat.template.encode(begun), chat.template.encode(whole.removeprefix(begun)).ids
-    last = next((place for place, each in enumerate(answer_ids) if each in chat.end_ids), len(answer_ids))
+    last = next((place for place, token in enumerate(answer_ids) if token in chat.end_ids), len(answer_ids))
     read = chat.parse(prompt, answer_ids[: last + 1], tools)
-    written = [(each["function"]["name"], each["function"]["arguments"]) for each in call.get("tool_calls", ())]
-    found = [(each["function"]["name"], each["function"]["arguments"]) for each in read.get("tool_calls", ())]
+    written = [(call["function"]["name"], call["function"]["arguments"]) for call in call.get("tool_calls", ())]
+    found = [(call["function"]["name"], call["function"]["arguments"]) for call in read.get("tool_calls", ())]
     return "" if found == written else f"{written} was read as {found or read.get('content')!r}"
