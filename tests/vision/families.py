@@ -38,8 +38,8 @@ from gymnast.trainer.testing.tiny_vision import (
 )
 
 TEXTS = ["hello what do you see"] * 3
-SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-TEXT: dict[str, Any] = SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 2048, "initializer_range": 0.2}
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+TEXT: dict[str, Any] = SIZES | {"num_key_value_heads": 1, "max_position_embeddings": 2048, "initializer_range": 0.2}
 TOWER: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "image_size": 32}
 TOWER |= {"num_hidden_layers": 2, "patch_size": 8}
 
@@ -58,7 +58,7 @@ def qwen2_5_vl() -> tuple[Any, Any]:
     size = {"shortest_edge": 256, "longest_edge": 2**20}
     images = Qwen2VLImageProcessorPil(patch_size=8, merge_size=2, temporal_patch_size=1, size=size)
     start, end, image, video = tokenizer.convert_tokens_to_ids([START, END, IMAGE, VIDEO])
-    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 4, 4]}
     own = {"vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
     config = Qwen2_5_VLConfig(
         text_config=TEXT | own | {"rope_parameters": rope},
@@ -77,14 +77,15 @@ def qwen2_5_vl() -> tuple[Any, Any]:
 
 def gemma3() -> tuple[Any, Any]:
     tokens = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
-    tokenizer = tokenizer_with("<start_of_image>", *tokens.values())
+    lines = ["\n" * count for count in range(1, 5)]
+    tokenizer = tokenizer_with("<start_of_image>", *tokens.values(), *lines)
     for name, token in tokens.items():
         setattr(tokenizer, name, token)
         setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(token))
     images = Gemma3ImageProcessorPil(size={"height": 32, "width": 32})
     layers = {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}
     config = Gemma3Config(
-        text_config=TEXT | {"vocab_size": len(tokenizer), "head_dim": 16, **layers},
+        text_config=TEXT | {"vocab_size": len(tokenizer), "head_dim": 32, **layers},
         vision_config=TOWER,
         mm_tokens_per_image=4,
         image_token_index=tokenizer.image_token_id,

@@ -15,7 +15,7 @@ from gymnast.envs import ConfigurationError, Message, TokenTrace
 from gymnast.envs.images import Image
 from gymnast.trainer import Sampling
 from gymnast.trainer.chat.chat_format import ChatFormat
-from gymnast.trainer.generation.contract import GenerationRequest
+from gymnast.trainer.generation.contract import GenerationRequest, Generator
 from gymnast.trainer.generation.transformers_generator import TransformersGenerator
 from gymnast.trainer.learning.logprobs import token_logprobs
 from gymnast.trainer.learning.samples import Sample, make_micro_batch
@@ -80,7 +80,7 @@ def test_observations_show_pictures_in_every_role_and_none_is_forged(name: str) 
     assert not images.token_ids.intersection(outside)
 
 
-async def converse(name: str, generator: TransformersGenerator, count: int) -> TokenTrace:
+async def converse(name: str, generator: Generator, count: int) -> TokenTrace:
     """Play three turns with `count` pictures in the prompt, and more in the observations."""
     _, _, images, chat = family(name)
     sampling = Sampling(forbidden=images.token_ids)
@@ -94,7 +94,8 @@ async def converse(name: str, generator: TransformersGenerator, count: int) -> T
         trace.append_sampled(answer.token_ids, answer.logprobs)
         ended_by = answer.token_ids[-1] if answer.token_ids[-1] in chat.end_ids else None
         seen = PICTURES[turn : turn + (turn + count) % 3]
-        trace.append_observation(chat.observation_tokens([user("see ", *seen)], ended_by=ended_by, last=False))
+        result: Any = user("see ", *seen) | ({"role": "tool", "name": "shot"} if turn else {})
+        trace.append_observation(chat.observation_tokens([result], ended_by=ended_by, last=False))
     return trace
 
 
@@ -113,8 +114,9 @@ def traces(name: str) -> list[TokenTrace]:
         generator.close()
 
 
-def scores(name: str, samples: Sequence[Sample], *, with_head: bool = True) -> torch.Tensor:
-    _, model, images, _ = family(name)
+def scores(name: str, samples: Sequence[Sample], *, with_head: bool = True, model: Any = None) -> torch.Tensor:
+    _, made, images, _ = family(name)
+    model = model or made
     batch = make_micro_batch(samples, pad_id=0)
     head = OutputHead.of(model) if with_head else None
     logprobs_BT, entropies_BT = token_logprobs(

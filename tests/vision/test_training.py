@@ -68,8 +68,9 @@ def test_pictures_are_made_smaller_and_ways_without_them_are_refused(tmp_path: P
     )
     [episode] = small.rollout(rows)
     assert {str(span.image) for span in episode.traces[0].images} == {"[image 24x24]"}
-    with pytest.raises(ConfigurationError, match="generator='vllm' shows no images yet, which this model takes: use"):
-        GRPOTrainer(model, Gallery(), config(GRPOConfig, tmp_path, generator="vllm"), rows, processing_class=processor)
+    args = config(GRPOConfig, tmp_path, generator="vllm-server")
+    with pytest.raises(ConfigurationError, match="generator='vllm-server' shows no images yet, which this model takes"):
+        GRPOTrainer(model, Gallery(), args, rows, processing_class=processor)
 
 
 def test_the_facts_about_a_model_say_what_a_picture_costs(tmp_path: Path) -> None:

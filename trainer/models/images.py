@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import signature
 from typing import Any
 
@@ -36,6 +36,7 @@ class ImageEncoder:
     Attributes:
         processor: As it was given.
         placeholder: The token that the chat template writes for an image.
+        placeholder_id: Its id.
         token_ids: The tokens whose embeddings are replaced, which the policy never samples: of images, videos, sounds.
 
     Raises:
@@ -50,10 +51,9 @@ class ImageEncoder:
         if not self.placeholder or not hasattr(processor, "image_processor"):
             raise ConfigurationError(f"{name} takes no images: it has no image_processor or no image_token")
         self.processor = processor
-        # Of its own, and for one thread at a time: a call with padding changes the tokenizer.
-        self._processor, self._lock = copy.copy(processor), threading.Lock()
-        self._processor.tokenizer = copy.deepcopy(processor.tokenizer)
+        self._processor, self._lock = self.copied_processor(), threading.Lock()
         of_tokens = (f"{kind}_token_ids" for kind in ("image", "video", "audio"))
+        self.placeholder_id: int = processor.tokenizer.convert_tokens_to_ids(self.placeholder)
         self.token_ids = frozenset(i for of_kind in of_tokens for i in getattr(processor, of_kind, None) or () if i)
         self._texts: dict[str, str] = {}
         small, large = (Image.of(np.full((side, 2 * side, 3), 99, np.uint8)) for side in (64, 96))
@@ -64,6 +64,15 @@ class ImageEncoder:
                 f"cannot be continued token by token: use a model of another family"
             )
         self._type_name = next((name for name in made if name.endswith("token_type_ids")), None)
+
+    def __reduce__(self) -> Any:
+        return partial(type(self), max_pixels=self.max_pixels), (self.processor,)
+
+    def copied_processor(self) -> Any:
+        """Return a copy of the processor for one thread at a time: a call with padding changes the tokenizer."""
+        copied = copy.copy(self.processor)
+        copied.tokenizer = copy.deepcopy(self.processor.tokenizer)
+        return copied
 
     def shown(self, image: Image) -> Image:
         """Return the picture that the model sees: the image itself, or a smaller one."""

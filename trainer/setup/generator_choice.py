@@ -76,7 +76,7 @@ def check_images(args: AgentConfig, images: ImageEncoder | None, generator: Gene
     if images is None:
         return
     remedy = "; or train it on text alone: processing_class=processor.tokenizer"
-    if generator is None and args.generator != "transformers":
+    if generator is None and args.generator == "vllm-server":
         raise ConfigurationError(
             f"generator={args.generator!r} shows no images yet, which this model takes: use generator='transformers'"
             f"{remedy}"
@@ -153,6 +153,7 @@ def _make(
             enable_sleep_mode=args.vllm_enable_sleep_mode,
             seed=args.seed,
             seeded=args.vllm_request_seeds,
+            images=images,
             # The files of an adapter cannot be written from parts of its weights.
             engine_kwargs={"enable_lora": False} | given if shards_weights(args) else given,
         )

@@ -14,8 +14,8 @@ By servers:
     weight_transfer.py  sends weights to all servers, by over_tcp.py or over_nccl.py
     adapter_endpoint.py the server's side of a LoRA adapter
 
-Both use lora.py and private_api.py, the only place with vLLM's private parts. vLLM is an optional dependency, so it is
-imported inside functions.
+Both use pictures.py, lora.py and private_api.py, the only place with vLLM's private parts. vLLM is an optional
+dependency, so it is imported inside functions.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ...envs.extras import MissingExtraError
 from ..generation.contract import GenerationRequest
 
 OLDEST = (0, 32)  # the first version whose answers name the weights they come from
+LEAST_BIAS = -100.0
 CPU_OPTIONS = {
     "enforce_eager": True,
     "block_size": 32,  # the smallest: a prefix is cached in whole blocks, and the rest is computed again
@@ -72,4 +73,5 @@ def sampling_options(request: GenerationRequest, *, seeded: bool = True) -> dict
         "ignore_eos": True,  # stop_token_ids holds every id that ends the answer
         "logprobs": 0,  # only the sampled token's
         "detokenize": False,
+        "logit_bias": dict.fromkeys(sorted(request.sampling.forbidden), LEAST_BIAS) or None,
     }

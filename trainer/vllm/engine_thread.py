@@ -18,7 +18,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from ...envs.images import Image
+from ...envs.runtime.threads import run_in_thread
 from ..generation.contract import GenerationError, StopTexts, settle
+from .pictures import media
 from .private_api import end_engine
 
 Result = TypeVar("Result")
@@ -40,9 +43,17 @@ class EngineThread:
         self._thread.start()
 
     async def ask(
-        self, prompt_ids: Sequence[int], params: Any, *, adapter: Any = None, stop_texts: StopTexts | None = None
+        self,
+        prompt_ids: Sequence[int],
+        params: Any,
+        *,
+        pictures: Sequence[Image] = (),
+        adapter: Any = None,
+        stop_texts: StopTexts | None = None,
     ) -> Any:
         """Return the finished `RequestOutput` for these tokens. Cancellation aborts the request.
+
+        The ids have a placeholder for each of the `pictures`. vLLM's processor works in a thread of its own.
 
         `adapter` is the `LoRARequest` of the adapter to answer with. `stop_texts` need the parameters of cumulative
         output. If one of them ends the answer, the output is not finished.
@@ -51,7 +62,9 @@ class EngineThread:
             GenerationError: the engine failed or is closed, or it refused the request.
         """
         name, output = str(next(self._names)), Future[Any]()
-        prompt = {"type": "token", "prompt_token_ids": list(prompt_ids)}
+        prompt: Any = {"type": "token", "prompt_token_ids": list(prompt_ids)}
+        if pictures:
+            prompt = await self._with_pictures(prompt_ids, pictures)
 
         def add() -> None:
             if self._engine is None:
@@ -72,6 +85,16 @@ class EngineThread:
         except BaseException:
             self._submit(lambda: self._abort(name))
             raise
+
+    async def _with_pictures(self, prompt_ids: Sequence[int], pictures: Sequence[Image]) -> Any:
+        if (engine := self._engine) is None:
+            raise self._end_error()
+        prompt = await run_in_thread(media, prompt_ids, pictures)
+        try:
+            [expanded] = await engine.renderer.render_cmpl_async([prompt])
+        except Exception as error:  # of vLLM's processor, or because it ends
+            raise GenerationError(f"vLLM refused a request with pictures: {error}") from error
+        return expanded
 
     def call(self, function: Callable[[Any], Result]) -> Result:
         """Run a function of the engine between two steps, wait for it, and return its result or raise its error.

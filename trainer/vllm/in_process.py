@@ -23,12 +23,14 @@ from transformers import PreTrainedModel
 from ...envs.core import ConfigurationError
 from ...envs.tokens import Tokens
 from ..generation.contract import Generation, GenerationRequest, Generator, check_request
+from ..models.images import ImageEncoder
 from ..models.named_weights import check_loadable, named_weights, whole_weights
 from ..models.output_head import inner_model
 from . import CPU_OPTIONS, check_vllm, sampling_options
 from .engine_thread import EngineThread
 from .lora import base_version, load_adapter, lora_options, lora_rank
-from .private_api import replace_weights, unchanged_process
+from .pictures import check_expansion, collapsed, media, probe, seen_prompt
+from .private_api import lend_processor, replace_weights, unchanged_process
 
 GPU_MEMORY = 0.3  # vLLM's default share of the GPU's memory; training needs the rest
 CPU_ENVIRONMENT = {
@@ -42,6 +44,12 @@ OWN_OPTIONS = {  # users cannot set them
     "logprobs_mode": "processed_logprobs",  # under the distribution that is sampled from
     "disable_log_stats": True,
 }
+OPTIONS_WITH_IMAGES = {
+    "skip_tokenizer_init": False,  # vLLM's processors need the tokenizer
+    "mm_device_do_normalize": False,  # it would scale pixels by weights that load_format="dummy" leaves random
+    "mm_processor_kwargs": None,  # the trainer's processor works with its own options
+    "limit_mm_per_prompt": {"video": 0, "audio": 0},
+}
 
 
 class VLLMGenerator(Generator):
@@ -53,6 +61,7 @@ class VLLMGenerator(Generator):
         dtype: The dtype vLLM computes in; by default the model's.
         seed: Seeds the engine; requests have seeds of their own.
         seeded: Whether each request has its own seed; without, the same request may get another answer.
+        images: Makes the tokens of pictures; None for a model that is shown text only.
         engine_kwargs: Further options of `vllm.EngineArgs`, as are those that are not named here;
             `enable_lora=False` merges a LoRA adapter into the weights.
 
@@ -71,6 +80,7 @@ class VLLMGenerator(Generator):
         enable_sleep_mode: bool = False,
         seed: int = 0,
         seeded: bool = True,
+        images: ImageEncoder | None = None,
         engine_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         check_loadable(model)
@@ -89,7 +99,7 @@ class VLLMGenerator(Generator):
             if ignored := [name for name, value in of_gpu.items() if value != defaults[name]]:
                 warnings.warn(f"{', '.join(ignored)}: no effect, because there is no GPU here", stacklevel=2)
             options |= CPU_OPTIONS
-        rank = lora_rank(model)
+        rank = lora_rank(model) if images is None else None  # it may adapt the vision tower
         self._takes_adapters = rank is not None and (engine_kwargs or {}).get("enable_lora", True)
         if rank is not None and self._takes_adapters:
             options |= lora_options(rank)
@@ -97,34 +107,41 @@ class VLLMGenerator(Generator):
         self._base: tuple[int, ...] | None = None  # version of the base weights
         self.weight_version = 0
         self._seeded = seeded
+        self._image_id = None if images is None else images.placeholder_id
+        self._processor = None if images is None else images.copied_processor()
         self._sleeps = enable_sleep_mode and on_gpu
         self._vocab_size = model.config.get_text_config().vocab_size
-        self._engine = EngineThread(_make_engine(model, max_model_len, options, engine_kwargs or {}))
-        self.sleep()  # a resumed run may take an optimiser step before its first round
+        engine = _make_engine(model, self._processor, max_model_len, options, engine_kwargs or {})
+        self._engine = EngineThread(engine)
         self._finalizer = weakref.finalize(self, self._engine.close)  # also for a generator that nobody closes
+        if images is not None:
+            self._check_pictures(engine.renderer, probe(images))
+        self.sleep()  # a resumed run may take an optimiser step before its first round
 
     async def generate(self, request: GenerationRequest) -> Generation:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-        check_request(request, self._vocab_size, generator=self)
+        check_request(request, self._vocab_size, generator=self, takes_images=self._image_id is not None)
         texts, kind = request.stop_texts, RequestOutputKind.FINAL_ONLY
         if texts is not None:  # vLLM has no tokenizer here, so the thread looks for them after each token
             kind = RequestOutputKind.CUMULATIVE
         params = SamplingParams(**sampling_options(request, seeded=self._seeded), output_kind=kind)
-        output = await self._engine.ask(request.prompt.ids, params, adapter=self._adapter, stop_texts=texts)
+        prompt = request.prompt
+        ids, pictures = collapsed(prompt, self._image_id), prompt.pictures
+        output = await self._engine.ask(ids, params, pictures=pictures, adapter=self._adapter, stop_texts=texts)
         [answer] = output.outputs
         logprobs = [known[token].logprob for known, token in zip(answer.logprobs, answer.token_ids, strict=True)]
         return Generation(
             token_ids=list(answer.token_ids),
             logprobs=logprobs,
             finish=answer.finish_reason if output.finished else "stop",
-            prompt=Tokens(list(output.prompt_token_ids)),
+            prompt=seen_prompt(prompt, list(output.prompt_token_ids)),
             weight_version=self.weight_version,
             num_cached=output.num_cached_tokens or 0,
         )
 
     def load_weights(self, model: PreTrainedModel, version: int) -> None:
-        """Copy the model's weights into the engine, with LoRA only the changed ones, and empty its prefix cache."""
+        """Copy the model's weights into the engine, with LoRA only the changed ones, and empty its caches."""
         sends_adapter = self._takes_adapters and lora_rank(model) is not None
         base = base_version(model) if sends_adapter else None
         weights: Iterable[tuple[str, torch.Tensor]] | None = None
@@ -137,6 +154,8 @@ class VLLMGenerator(Generator):
             adapter = load_adapter(engine, model) if sends_adapter else None
             if not engine.reset_prefix_cache():
                 raise RuntimeError("vLLM still holds a prefix that was computed with the old weights")
+            if self._image_id is not None:  # vLLM keeps what the vision tower made of a picture
+                engine.reset_encoder_cache()
             _synchronize()  # before the optimiser changes the weights that are being copied
             return adapter
 
@@ -156,6 +175,18 @@ class VLLMGenerator(Generator):
     def close(self) -> None:
         self._finalizer()
 
+    def _check_pictures(self, renderer: Any, sent: Tokens) -> None:
+        try:
+            [made] = renderer.render_cmpl([media(collapsed(sent, self._image_id), sent.pictures)])
+            found = made["prompt_token_ids"]
+        except Exception as error:
+            found = error
+        try:
+            check_expansion(sent, found, "vLLM")
+        except ConfigurationError:
+            self.close()
+            raise
+
 
 def _replace_weights(engine: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
     from vllm.config import set_current_vllm_config
@@ -170,8 +201,16 @@ def _synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def _make_engine(model: PreTrainedModel, max_model_len: int, options: dict[str, Any], given: Mapping[str, Any]) -> Any:
+def _make_engine(
+    model: PreTrainedModel,
+    processor: Any,
+    max_model_len: int,
+    options: dict[str, Any],
+    given: Mapping[str, Any],
+) -> Any:
     own = OWN_OPTIONS | {"max_model_len": max_model_len}
+    if processor is not None:
+        own |= OPTIONS_WITH_IMAGES
     if taken := sorted({*own, "model"} & set(given)):
         raise ConfigurationError(f"vllm_engine_kwargs cannot set {', '.join(taken)}: gymnast sets them itself")
     several = [name for name in ("tensor_parallel_size", "pipeline_parallel_size") if given.get(name, 1) > 1]
@@ -197,6 +236,9 @@ def _make_engine(model: PreTrainedModel, max_model_len: int, options: dict[str, 
         base: Any = inner_model(model)
         config = base.config.to_dict() | {"architectures": [type(base).__name__]}
         type(base.config).from_dict(config).save_pretrained(folder)
+        if processor is not None:
+            processor.tokenizer.save_pretrained(folder)
+            lend_processor(folder, processor)
         try:
             return LLMEngine.from_engine_args(EngineArgs(model=folder, **options))
         except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:

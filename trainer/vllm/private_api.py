@@ -13,15 +13,17 @@ import importlib.metadata
 import random
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
 _ending = threading.Lock()
+_lent: WeakValueDictionary[str, Any] = WeakValueDictionary()  # processors by the folders of their models
 
 
 def replace_weights(model: Any, model_config: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -79,6 +81,22 @@ def unchanged_process() -> Iterator[None]:
         np.random.set_state(states[1])
         torch.set_num_threads = set_num_threads
         torch.set_num_threads(num_threads)
+
+
+def lend_processor(folder: str, processor: Any) -> None:
+    """Let vLLM use this processor for the model in this folder, while the processor exists; else it loads one.
+
+    So both sides make the same tokens and features, whatever backends there are, and vLLM needs no part for videos.
+    """
+    if not hasattr(processor, "video_processor"):
+        processor.video_processor = processor.image_processor  # vLLM only reads the names of its options
+    base: Any = import_module("vllm.renderers.base")
+    base.set_default_torch_num_threads = nullcontext  # it would limit other threads of this process, too
+    module: Any = import_module("vllm.transformers_utils.processor")
+    load = module.cached_get_processor
+    if load.__module__ != __name__:
+        module.cached_get_processor = lambda name, *others, **options: _lent.get(name) or load(name, *others, **options)
+    _lent[folder] = processor
 
 
 def end_engine(engine: Any) -> None:

@@ -1,0 +1,85 @@
+"""vLLM with pictures: exact tokens and log-probabilities, in process and by a server, and training."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gymnast.envs import ConfigurationError
+from gymnast.trainer import GRPOConfig, GRPOTrainer, Sampling
+from gymnast.trainer.generation.contract import GenerationRequest, Generator
+from gymnast.trainer.learning.samples import Sample
+from gymnast.trainer.vllm.in_process import VLLMGenerator
+
+from ..vision.families import make
+from ..vision.test_exact_tokens import PICTURES, converse, family, scores, user
+from ..vision.test_training import Gallery, config
+
+TOLERANCE = 2e-5  # nats, in float32; seen: 1.3e-5
+
+
+async def check_exact(name: str, model: Any, generator: Generator) -> None:
+    """Play conversations with pictures in first messages, results of tools, and side by side; then from the cache."""
+    traces = await asyncio.gather(*[converse(name, generator, count) for count in (0, 1, 2, 5)])
+    assert scores(name, [Sample.of(trace) for trace in traces], model=model).abs().max() < TOLERANCE
+    _, _, images, chat = family(name)
+    prompt = chat.prompt_tokens([user("hello ", *PICTURES[:5], " what")], [])
+    sampling = Sampling(forbidden=images.token_ids)
+    request = GenerationRequest(prompt=prompt, max_tokens=200, stop_ids=frozenset(), seed=0, sampling=sampling)
+    answer = await generator.generate(request)
+    assert answer.prompt == prompt
+    assert answer.num_cached >= 64
+    assert not images.token_ids.intersection(answer.token_ids)
+
+
+def change(name: str, model: Any) -> None:
+    """Change all weights, those of the vision tower too, and make the tokens of images likely."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * parameter.abs().mean() * torch.randn_like(parameter)
+        model.get_output_embeddings().weight[sorted(family(name)[2].token_ids)] *= 3
+
+
+@pytest.mark.parametrize("name", ["idefics3", "qwen3_vl", "qwen2_5_vl"])
+async def test_pictures_are_sampled_from_exactly_also_after_new_weights(name: str) -> None:
+    if name != "idefics3" and importlib.util.find_spec("torchvision") is None:
+        pytest.skip("vLLM's classes for Qwen-VL import torchvision")
+    model = copy.deepcopy(family(name)[1])
+    generator = VLLMGenerator(model, max_model_len=512, images=family(name)[2])
+    try:
+        for version in range(2):
+            generator.load_weights(model, version)
+            await check_exact(name, model, generator)
+            change(name, model)
+    finally:
+        generator.close()
+
+
+def test_a_family_whose_pictures_vllm_expands_otherwise_is_refused() -> None:
+    _, model, images, _ = family("gemma3")
+    with pytest.raises(ConfigurationError, match=r"vLLM .* a picture.*generator='transformers'"):
+        VLLMGenerator(model, max_model_len=512, images=images)
+
+
+def test_training_with_pictures_in_process(tmp_path: Path) -> None:
+    processor, model = make("idefics3")
+    args = config(GRPOConfig, tmp_path, generator="vllm", beta=0.0)
+    trainer = GRPOTrainer(
+        model, Gallery(), args, [{"number": number} for number in range(4)], processing_class=processor
+    )
+    try:
+        trainer.train()
+    finally:
+        trainer.player.generator.close()
+    steps = [step for step in trainer.state.log_history if "loss" in step]
+    assert len(steps) == 2
+    for step in steps:  # the second with new weights
+        assert step["tokens/drift"] == step["episodes/failed"] == 0
+        assert step["sampling/sampling_logp_difference/max"] < TOLERANCE
+        assert step["tokens/cached"] > 0

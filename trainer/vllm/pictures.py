@@ -1,0 +1,79 @@
+"""Pictures for vLLM: it gets a placeholder for each picture, and expands it again with the model's processor.
+
+So the prompt that vLLM reports is its own expansion, and `tokens/drift` compares it with the trainer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...envs.core import ConfigurationError
+from ...envs.images import Image
+from ...envs.tokens import ImageSpan, Tokens
+from ..models.images import ImageEncoder
+
+
+def collapsed(tokens: Tokens, placeholder_id: int | None) -> list[int]:
+    """Return the ids with the placeholder alone for each image: vLLM would expand other ids a second time."""
+    ids, behind = list[int](), 0
+    for span in tokens.images:
+        assert placeholder_id is not None
+        ids += [*tokens.ids[behind : span.start], placeholder_id]
+        behind = span.end
+    return ids + tokens.ids[behind:]
+
+
+def seen_prompt(sent: Tokens, ids: list[int]) -> Tokens:
+    """Return the prompt that vLLM reports as ids. The images have their places if it expanded them to the same ids."""
+    return Tokens(ids, sent.images if ids == sent.ids else ())
+
+
+def media(ids: Sequence[int], pictures: Sequence[Image]) -> dict[str, Any]:
+    """Return the prompt of an engine in this process, with a placeholder among the ids for each picture."""
+    return {
+        "prompt_token_ids": list(ids),
+        "multi_modal_data": {"image": [picture.open() for picture in pictures]},
+        "multi_modal_uuids": {"image": [picture.digest for picture in pictures]},
+    }
+
+
+def content_parts(pictures: Sequence[Image]) -> list[dict[str, str]]:
+    """Return the pictures as a server's endpoint for tokens takes them."""
+    # A server would turn a photo by its EXIF data, and put white behind transparent pixels.
+    plain = [picture if picture.is_plain else Image.of(picture.open()) for picture in pictures]
+    return [
+        {"type": "image_url", "url": sent.data_uri, "uuid": picture.digest}
+        for sent, picture in zip(plain, pictures, strict=True)
+    ]
+
+
+def probe(images: ImageEncoder) -> Tokens:
+    """Return a prompt for `check_expansion`: two pictures of different sizes between lines."""
+    tokenizer = images.processor.tokenizer
+    line = Tokens(tokenizer("\n", add_special_tokens=False)["input_ids"])
+    prompt = line + line
+    for side in (64, 96):
+        picture = images.shown(Image.of(np.full((side, 2 * side, 3), 99, np.uint8)))
+        ids = tokenizer(images.text(picture), add_special_tokens=False)["input_ids"]
+        prompt += Tokens(ids, (ImageSpan(0, len(ids), picture),))
+    return prompt + line + line
+
+
+def check_expansion(sent: Tokens, ids: Sequence[int] | Exception, place: str) -> None:
+    """Check that vLLM expands the `probe` to the same ids.
+
+    Raises:
+        ConfigurationError: it does not, or it raised the error that is given instead of the ids.
+    """
+    if isinstance(ids, Exception):
+        problem = f"fails for a picture of this model ({type(ids).__name__}: {ids})"
+    elif list(ids) != sent.ids:
+        problem = f"makes {len(ids)} other tokens of a prompt with pictures than this model's processor, {len(sent)}"
+    else:
+        return
+    raise ConfigurationError(
+        f"{place} {problem}, so what it samples could not be learned from: use generator='transformers'"
+    )
