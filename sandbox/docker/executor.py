@@ -138,9 +138,9 @@ class DockerExecutor(SupervisedExecutor):
         self._launched = await self.engine.launch(name, config, best_effort=self.best_effort)
         reap_once(self.engine)
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: AttachedConnection(self.limits), sock=self._launched.socket
-        )
+        # The event loop gets a socket of its own: `_remove` may close ours before the loop has begun to read.
+        sock = self._launched.socket.dup()
+        _, connection = await loop.create_connection(lambda: AttachedConnection(self.limits), sock=sock)
         return connection
 
     def _settings(self) -> dict[str, Any]:
