@@ -22,7 +22,7 @@ from .images import Image, read_image
 from .json_values import encodable, jsonable, plain
 from .runtime.message_text import Entry, as_html, as_text, cut, entries_of_turn, entry_of, written_arguments
 from .runtime.user_calls import OUR_FOLDER
-from .runtime.verdict import expected_of, given_by, untold
+from .runtime.verdict import expected_of, given_by, given_in, untold
 from .tokens import TokenTrace
 
 
@@ -64,6 +64,8 @@ class ToolCallRecord:
     ends_episode: bool = False  # a final tool that succeeded
     error: str | None = None  # the message that the model got instead of a result
     traceback: str | None = None  # of an exception that the tool raised
+    arguments: Any = None  # of a call from inside code, which no message shows
+    inside: list[ToolCallRecord] = field(default_factory=list)  # the calls that the code of this call made
 
     @property
     def failed(self) -> bool:
@@ -199,8 +201,8 @@ class Episode:
 
     @property
     def tool_calls(self) -> list[ToolCallRecord]:
-        """The records of all tool calls, in order."""
-        return [record for turn in self.turns for record in turn.tool_calls]
+        """The records of all tool calls, each before those that its code made."""
+        return [record for turn in self.turns for call in turn.tool_calls for record in (call, *call.inside)]
 
     @property
     def expected(self) -> str | None:
@@ -214,6 +216,10 @@ class Episode:
             return None
         records = self.turns[-1].tool_calls
         final = next((place for place, record in enumerate(records) if record.ends_episode), None)
+        inside = () if final is None else records[final].inside
+        from_code = next((record for record in inside if record.ends_episode), None)
+        if from_code is not None:
+            return given_in(from_code.name, from_code.arguments)
         return given_by(self.turns[-1].message, final)
 
     @property

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType, TracebackType
@@ -199,6 +199,26 @@ class Executor(ABC):
     @files.setter
     def files(self, files: Mapping[str, bytes]) -> None:
         self._files = files
+
+    async def offer(self, functions: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
+        """Let the code call functions outside of the box, until the next reset: the module, and the command, `tools`.
+
+        The functions can be called while `python` or `bash` runs code, one at a time, by any process of the code. The
+        first offer starts the sessions anew; a later one replaces the functions.
+
+        Args:
+            functions: Python source of the functions, for Python 3.8. Each is marked with `@_tool`, and returns
+                `_call(name, arguments)`.
+            answer: It is given a call, at most 1 MiB, and returns the answer, at most 4 MiB. A call is whatever bytes
+                the code has sent. By `_call` both are JSON: `{"name", "arguments"}`, and `{"content", "is_json"}`, of
+                which `{"error"}` raises a `ToolError` in the code and `"final"` ends it. If this raises, the code is
+                interrupted, and the call of `python` or `bash` raises the error.
+
+        Raises:
+            TypeError: this kind of box cannot do it.
+            SandboxFileError: there is no room for the module.
+        """
+        raise TypeError(f"code in a {type(self).__name__} cannot call functions outside; use a DockerExecutor")
 
     async def ping(self, *, timeout: float = 2.0) -> None:
         """Ask the box for a sign of life; by default this runs an empty piece of Python.

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -51,6 +51,7 @@ class RecordedCall:
     content: Any = None  # JSON
     traceback: str | None = None
     effects: Mapping[str, Any] = field(default_factory=dict)  # what it changed in the environment: see `Tape`
+    inside: Sequence[Mapping[str, Any]] = ()  # the calls that its code made, each as an `InsideCall`
 
     @property
     def key(self) -> Hashable:

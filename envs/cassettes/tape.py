@@ -7,16 +7,17 @@ import copy
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 from ..core import ConfigurationError, StopReason
+from ..episode import ToolCallRecord
 from ..json_values import plain
 from ..runtime.threads import run_in_loop
 from ..runtime.user_calls import source_of, watch_blocking
-from ..tools.runner import Call, CallResult, Make
+from ..tools.runner import Call, CallResult, InsideCall, Make
 from ..tools.step_reward import StepReward
 from .cassette import RecordedCall, append_calls, check_cassette, digest, jsonable, read_cassette
 
@@ -55,6 +56,19 @@ class Tape:
         async with self._in_order:
             return await self._run(call, make)
 
+    async def inside(self, call: Call, make: Make) -> CallResult:
+        """Make a call for the code of another call, whose record holds it.
+
+        What a replay makes again by running this call is no effect of the other one.
+        """
+        before = _state_of(self._environment)
+        result = await make()
+        if call.runs_in_replay:
+            effects = _effects(before, _state_of(self._environment))
+            for name, value in effects["set"].items():
+                self._before[name] = self._before["reward"] + value if name == "reward" else value
+        return result
+
     async def hook(self, call: Call, make: Callable[[], Awaitable[Any]]) -> Any:
         """Return the result of `reply` or `grade` as `tool` does. A tool may call them, so they do not wait for it."""
 
@@ -64,19 +78,22 @@ class Tape:
         return (await self._run(call, result)).content
 
     async def _run(self, call: Call, make: Make) -> CallResult:
-        described, before = self._described(call), _state_of(self._environment)
+        described, self._before = self._described(call), _state_of(self._environment)
+        before = self._before
         if self._cassette is not None and not call.runs_in_replay:
             found = self._cassette.find(described)
             _apply(found.effects, self._environment)
-            result = CallResult(found.outcome, copy.deepcopy(found.content), found.traceback)
+            inside = [InsideCall(ToolCallRecord(**entry["record"]), entry["again"]) for entry in found.inside]
+            result = CallResult(found.outcome, copy.deepcopy(found.content), found.traceback, inside=inside)
         else:
             result = await make()
         content = jsonable(result.content)
         if self._path is not None and not call.runs_in_replay:
             _check_recordable(described, result.content)
             effects = _effects(before, _state_of(self._environment))
+            inside = [{"record": asdict(entry.record), "again": entry.again} for entry in result.inside]
             done = {"outcome": result.outcome, "content": content, "traceback": result.traceback, "effects": effects}
-            append_calls(self._path, replace(described, **done))
+            append_calls(self._path, replace(described, inside=inside, **done))
         self._after = digest(described.after, call.kind, call.name, described.arguments, result.outcome, content)
         return result
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ...sandbox.base import ExecutionResult, Executor
-from ...sandbox.errors import EngineLoopError, PoolLoopError, SandboxClosedError
+from ...sandbox.base import Executor
 from ...sandbox.limits import check_timeout, size_of
-from ...sandbox.pool import ExecutorPool, pool_of
-from ..core import ConfigurationError, Message, StepResult, StopReason
-from ..tool_env.tool_env import ToolEnv
+from ...sandbox.pool import ExecutorPool
+from ..core import Message, StepResult, StopReason
 from ..tools.execution import SLOW_CALLS
 from ..tools.mark import tool
 from ..tools.sources import ToolLike
@@ -23,9 +20,10 @@ from .checking import log_checks_that_cannot_run, run_checks
 from .files import files_of, hand_in, log_near_columns, put_files, submit_of
 from .grading import HiddenCheck, checks_of, same_answer
 from .results import Language, describe
+from .tools_in_code import ToolsIn, ToolsInCodeEnv
 
 
-class CodeEnv(ToolEnv):
+class CodeEnv(ToolsInCodeEnv):
     """An environment with a box: the model runs Python and Bash in it, and ends the episode with `final_answer`.
 
         environment = CodeEnv(DockerExecutor(limits=Limits(memory="256m")))
@@ -37,21 +35,17 @@ class CodeEnv(ToolEnv):
     - `answer`: the right final answer. A number is compared as a number, exactly.
     - `submit` and `checks`: files that the agent hands in, by relative path, and hidden checks of them (see `agrade`).
 
-    Each episode has a box of its own, leased from the pool until the episode is graded. Add tools as in any `ToolEnv`;
-    an asynchronous one may use the box, `self.box`. If the box is lost, or if the pool has none, the episode fails and
+    Each episode has a box of its own, leased from the pool until the episode is graded. Tools that you add, as in any
+    `ToolEnv`, are functions in the model's code, and run outside of the box; the model then sees one tool, `python`.
+    See `tools_in`. If the box is lost, or if the pool has none, the episode fails and
     has no reward: that is never the model's fault. `DefaultEnv` is another name of this class.
     """
 
     code_timeout: float = 30.0
 
-    task: Mapping[str, Any] = MappingProxyType({})  # this episode's row
     given_answer: str | None = None  # the argument of `final_answer`; None if the episode ended without it
 
-    _pool: ExecutorPool
-    _box: Executor | None = None
-    _lease: contextlib.AsyncExitStack | None = None  # gives the box back
     _handed_in: dict[str, bytes] | None = None  # read from the agent's box before that was given back
-    _lease_seconds: float = 0.0
     _turn_ends: float = 0.0  # for its calls of `python` and `bash`
 
     def __init__(
@@ -60,6 +54,9 @@ class CodeEnv(ToolEnv):
         tools: Sequence[ToolLike] = (),
         *,
         code_timeout: float | None = None,
+        tools_in: ToolsIn | None = None,
+        code_actions: bool | None = None,
+        max_code_calls: int | None = None,
         **options: Any,
     ) -> None:
         """Make the environment.
@@ -70,6 +67,11 @@ class CodeEnv(ToolEnv):
             tools: Plain functions as tools, beside the methods marked with `@tool`; and sources such as `MCPTools`.
             code_timeout: Seconds for one call of `python` or `bash`, and for one hidden check; by default the
                 class attribute, 30. All calls of one turn together have five times as long.
+            tools_in: "python" or "bash": your tools are called by code in that language, and the model sees one tool,
+                which runs code. "calls": the model calls them itself, beside `python`, `bash` and `final_answer`, which
+                it also sees if there are no tools of yours. By default the class attribute, "python".
+            code_actions: The model acts by blocks of code in its text, and sees no tool; False by default.
+            max_code_calls: Calls of tools that the code may make in one episode, 100 by default.
             options: The other options of `ToolEnv`; `tool_timeout` is for the tools that you add.
 
         Raises:
@@ -77,34 +79,10 @@ class CodeEnv(ToolEnv):
                 is unknown.
             ValueError: the executor is started already, or an option is out of its range.
         """
-        misplaced = sorted(set(options) & set(inspect.signature(ExecutorPool).parameters))
-        if misplaced:
-            raise TypeError(
-                f"{misplaced[0]} is an option of the pool: {type(self).__name__}(ExecutorPool(executor, "
-                f"{misplaced[0]}=...))"
-            )
-        super().__init__(tools, **options)
-        if not isinstance(code_executor, Executor | ExecutorPool):
-            raise TypeError(
-                f"code_executor must be an executor such as DockerExecutor(), or an ExecutorPool, got {code_executor!r}"
-            )
-        self._pool = code_executor if isinstance(code_executor, ExecutorPool) else pool_of(code_executor)
+        super().__init__(code_executor, tools, **options)
+        self._set_options(tools_in=tools_in, code_actions=code_actions, max_code_calls=max_code_calls)
         self.code_timeout = check_timeout(self.code_timeout if code_timeout is None else code_timeout, "code_timeout")
         self.min_step_seconds = (SLOW_CALLS + 1) * self.code_timeout  # a turn, whose last call begins in time
-
-    @property
-    def box(self) -> Executor:
-        """This episode's box; for tools, `reset_task` and `agrade`.
-
-        Raises:
-            SandboxClosedError: the episode has not begun or is over, or `fresh_box` has given the box back.
-        """
-        if self._box is None:
-            raise SandboxClosedError(
-                f"{type(self).__name__} has no box now: it has one from reset until the episode is graded, or until "
-                f"fresh_box() is entered, which belongs into agrade()"
-            )
-        return self._box
 
     # The tools. The box keeps their time itself, and calls of one turn wait for one another.
 
@@ -118,7 +96,7 @@ class CodeEnv(ToolEnv):
         Args:
             code: The Python code to run.
         """
-        return self._told(await self.box.python(code, timeout=self._seconds_left()), "python")
+        return await self._run("python", code)
 
     @tool(timeout=math.inf)
     async def bash(self, command: str) -> str:
@@ -130,7 +108,7 @@ class CodeEnv(ToolEnv):
         Args:
             command: The command, or several lines of them.
         """
-        return self._told(await self.box.bash(command, timeout=self._seconds_left()), "bash")
+        return await self._run("bash", command)
 
     @tool(final=True, replay="run")
     async def final_answer(self, answer: str) -> str:
@@ -149,7 +127,8 @@ class CodeEnv(ToolEnv):
             raise ValueError(f"not run, the calls of this turn took {SLOW_CALLS * self.code_timeout:g} s; try again")
         return min(left, self.code_timeout)
 
-    def _told(self, result: ExecutionResult, language: Language) -> str:
+    async def _run(self, language: Language, code: str) -> str:
+        result = await self._execute(language, code, self._seconds_left())
         if not result.ok:
             self.metrics["code_errors"] = self.metrics.get("code_errors", 0.0) + 1.0
         return describe(result, language)
@@ -229,29 +208,16 @@ class CodeEnv(ToolEnv):
 
     # The environment.
 
-    async def areset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[list[Message], dict[str, Any]]:
-        await self._give_back()
-        try:
-            messages, info = await super().areset(seed=seed, options=options)
-        except BaseException:
-            await self._give_back()
-            raise
-        # Only in the result of reset: the result of a step must depend on the seed and the actions alone.
-        info["metrics"]["lease_seconds"] = self._lease_seconds
-        return messages, info
-
     async def astep(self, action: Message) -> StepResult:
         self._turn_ends = time.perf_counter() + SLOW_CALLS * self.code_timeout
         return await super().astep(action)
 
-    async def aclose(self) -> None:
-        self._over = True
-        await self._give_back()
-        await super().aclose()
+    async def _acquire(self) -> None:
+        await super()._acquire()
+        self._turn_ends = time.perf_counter() + SLOW_CALLS * self.code_timeout  # for a reset_task that calls a tool
 
     async def _prepare(self, task: Mapping[str, Any]) -> None:
+        await super()._prepare(task)
         if type(self).agrade is CodeEnv.agrade:
             self._verdict(task)
         submit_of(task)  # raises now if the row is wrong, before a box or a turn is spent on it
@@ -259,38 +225,6 @@ class CodeEnv(ToolEnv):
         log_near_columns(task)
         self.task, self.given_answer, self._handed_in = task, None, None
         self.metrics["code_errors"] = 0.0
-
-    async def _acquire(self) -> None:
-        started = time.perf_counter()
-        lease = contextlib.AsyncExitStack()
-        self._box = await self._borrow(lease)
-        self._lease, self._lease_seconds = lease, time.perf_counter() - started
-        for path, data in files_of(self.task).items():
-            await self.box.write_file(path, data)
-        self._turn_ends = time.perf_counter() + SLOW_CALLS * self.code_timeout  # for a reset_task that calls a tool
-
-    async def _borrow(
-        self, lease: contextlib.AsyncExitStack, *, fresh: bool = False, priority: bool = False
-    ) -> Executor:
-        try:
-            return await lease.enter_async_context(self._pool.lease(fresh=fresh, priority=priority))
-        except EngineLoopError as error:
-            raise ConfigurationError(str(error)) from error
-        except PoolLoopError as error:
-            raise ConfigurationError(
-                "the pool is open in another event loop than that in which the episodes are played: do not open it "
-                "yourself before play() or train(), the first episode does; or close it with `await pool.close()`"
-            ) from error
-
-    async def _give_back(self) -> None:
-        """End the lease, if there is one: exactly once.
-
-        The pool ends a lease without waiting. So no cancellation can come in between, and no other lease can come
-        between this and the one that `fresh_box` asks for.
-        """
-        lease, self._lease, self._box = self._lease, None, None
-        if lease is not None:
-            await lease.aclose()
 
 
 DefaultEnv = CodeEnv

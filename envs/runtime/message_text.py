@@ -77,7 +77,8 @@ def entries_of_turn(answer: Message, observation: Sequence[Message], outcomes: S
     results = [message for message in observation if message["role"] == "tool"]
     if _content(answer) or not calls:
         yield "assistant", _content(answer)
-    for call, outcome, result in zip_longest(calls, outcomes, results):
+    told = outcomes if calls or results else ()  # code in the text of an answer is no call of it
+    for call, outcome, result in zip_longest(calls, told, results):
         yield "call" if call else "tool", _call(call, outcome or "", result)
     yield from (entry_of(message) for message in observation if message["role"] != "tool")
 

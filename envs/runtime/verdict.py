@@ -33,10 +33,14 @@ def given_by(answer: Message, final_call: int | None) -> str:
     if final_call is None:
         return named_text(answer)
     function = answer["tool_calls"][final_call]["function"]
-    arguments = function["arguments"]
+    return given_in(function["name"], function["arguments"])
+
+
+def given_in(name: str, arguments: Any) -> str:
+    """Return the answer in the arguments of a final tool."""
     if isinstance(arguments, dict) and len(arguments) == 1:
         return _as_text(*arguments.values())
-    return written_arguments(arguments) or f"{function['name']}()"
+    return written_arguments(arguments) or f"{name}()"
 
 
 def _column_of(row: Mapping[str, Any]) -> str | None:

@@ -166,12 +166,22 @@ class ToolEnv(StepReward):
         functions = tools.values() if isinstance(tools, Mapping) else tools
         self._tools = with_final(collect_tools(functions, type(self).__name__), self.final_tools)
 
+    @property
+    def _shown(self) -> Mapping[str, Tool]:
+        """The tools that the model sees and calls itself; for the environments of this package."""
+        return self.tools
+
+    @property
+    def _within(self) -> Mapping[str, Tool]:
+        """The tools that code calls which the model wrote."""
+        return {}
+
     def _all_tools(self) -> dict[str, Tool]:
         methods = [getattr(self, name) for name in self._tool_methods]
         return collect_tools([*methods, *self._functions, *self._sources.tools], type(self).__name__)
 
     def tool_schemas(self) -> list[ToolSchema]:
-        return [tool.schema for tool in self.tools.values()]
+        return [tool.schema for tool in self._shown.values()]
 
     def is_final(self, call: ToolCall) -> bool:
         found = self.tools.get(call["function"]["name"])
@@ -239,7 +249,8 @@ class ToolEnv(StepReward):
         if calls or malformed:
             messages, records = await call_tools(
                 calls,
-                self.tools,
+                self._shown,
+                within=self._within,
                 is_final=self.is_final,
                 timeout=self.tool_timeout,
                 max_chars=self.max_result_chars,

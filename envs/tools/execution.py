@@ -6,12 +6,15 @@ Only an error that marks the environment as broken ends the episode; see `breaki
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from ...sandbox.cancellation import finish
@@ -22,7 +25,7 @@ from ..runtime.user_calls import being_cancelled, call_function, within
 from ..runtime.whereabouts import running_tool
 from .arguments import ArgumentError, checked_arguments
 from .results import cut, encodable, render
-from .runner import Call, CallResult, Runner
+from .runner import Call, CallResult, InsideCall, Runner
 from .tool import Tool, unknown_tool
 
 SLOW_CALLS = 5  # the calls of one turn may take as long as this many calls that time out
@@ -31,6 +34,9 @@ logger = logging.getLogger("gymnast.envs")
 _logged: weakref.WeakKeyDictionary[Any, set[type[BaseException]]] = weakref.WeakKeyDictionary()
 
 Item = TypeVar("Item")
+
+# The calls that the code of the running call has made.
+_inside: ContextVar[list[InsideCall] | None] = ContextVar("gymnast_calls_inside", default=None)
 
 
 async def call_tools(
@@ -41,6 +47,7 @@ async def call_tools(
     timeout: float | None,
     max_chars: int | None,
     runner: Runner | None = None,
+    within: Mapping[str, Tool] = MappingProxyType({}),
 ) -> tuple[list[Message], list[ToolCallRecord]]:
     """Run the calls of one turn and return their result messages and records, both in call order.
 
@@ -50,14 +57,15 @@ async def call_tools(
     succeeded the episode is over, so the calls after it are not run. Nor are calls after `SLOW_CALLS` times the longest
     time limit of a tool: many slow calls would exceed `step_timeout`, and the episode would fail. An error that breaks
     the environment is raised; see `breaking`. It cancels the calls beside it. A runner wraps each call whose arguments
-    fit.
+    fit. `within` are the tools that the code of a call may call; see `call_within`.
     """
     results: list[tuple[Message, ToolCallRecord]] = []
     seconds = 0.0  # spent in calls of tools that have a time limit
     # A tool with the limit `math.inf` keeps its time itself. One without any limit makes this infinite.
     limits = [tool.timeout or timeout or math.inf for tool in tools.values() if tool.timeout != math.inf]
     longest = max(limits, default=0.0)
-    run = partial(_call, tools=tools, is_final=is_final, timeout=timeout, max_chars=max_chars, runner=runner)
+    how = {"is_final": is_final, "timeout": timeout, "max_chars": max_chars, "runner": runner}
+    run = partial(_call, tools=tools, within=within, **how)
     for group in _groups(calls, tools, is_final):
         reason = ""
         if any(record.ends_episode for _, record in results):
@@ -135,7 +143,28 @@ async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)  # which marks the errors as seen, or asyncio logs them
 
 
-async def _call(
+async def call_within(call: ToolCall, **how: Any) -> tuple[CallResult, ToolCallRecord]:
+    """Run a call that the code of the running call makes; return its result and record, which are part of that call's.
+
+    `how` is as in `call_tools`. `max_chars` cuts the record, and not the result.
+    """
+    outer = _inside.get()
+    result, _, record = await _made(call, **how)
+    name, arguments = call["function"]["name"], call["function"]["arguments"]
+    size, limit = len(json.dumps(arguments)), how["max_chars"] or math.inf
+    record.arguments = arguments if size <= limit else {"cut": f"{size} characters of arguments"}
+    if outer is not None:
+        found = how["tools"].get(name)
+        outer.append(InsideCall(record, call if found is not None and found.replay == "run" else None))
+    return result, record
+
+
+async def _call(call: ToolCall, **how: Any) -> tuple[Message, ToolCallRecord]:
+    _, message, record = await _made(call, **how)
+    return message, record
+
+
+async def _made(
     call: ToolCall,
     *,
     tools: Mapping[str, Tool],
@@ -143,11 +172,13 @@ async def _call(
     timeout: float | None,
     max_chars: int | None,
     runner: Runner | None,
-) -> tuple[Message, ToolCallRecord]:
+    within: Mapping[str, Tool] = MappingProxyType({}),
+) -> tuple[CallResult, Message, ToolCallRecord]:
     name = call["function"]["name"]
     tool = tools.get(name)
     if tool is None:
-        return _result(call, "unknown", f"Error: {unknown_tool(name, tools)}", max_chars=max_chars)
+        result = CallResult("unknown", f"Error: {unknown_tool(name, tools)}")
+        return result, *_result(call, result.outcome, result.content, max_chars=max_chars)
     started, final = time.perf_counter(), False
     try:
         arguments = checked_arguments(name, call["function"]["arguments"], tool.validator)
@@ -155,14 +186,26 @@ async def _call(
         result = _caught(tool, error)
     else:
         final = is_final({**call, "function": {"name": name, "arguments": arguments}})
-        run = partial(_run, tool, arguments, tool.timeout or timeout or math.inf, final=final)
+        was_run = False
+
+        async def run() -> CallResult:
+            nonlocal was_run
+            was_run = True
+            _inside.set(inside := [])
+            found = await _run(tool, arguments, tool.timeout or timeout or math.inf, final=final)
+            return found._replace(inside=inside)
+
         runs = tool.replay == "run"
         made = Call("tool", name, arguments, tool.code, schema=tool.schema, runs_in_replay=runs)
         result = await (run() if runner is None else runner(made, run))
+        if not was_run:  # a replay
+            for inside in filter(None, (inside.again for inside in result.inside)):
+                await _made(inside, tools=within, is_final=is_final, timeout=timeout, max_chars=max_chars, runner=None)
     message, record = _result(call, result.outcome, result.content, max_chars=max_chars)
     record.seconds, record.traceback = time.perf_counter() - started, result.traceback
-    record.ends_episode = final and result.outcome == "ok"
-    return message, record
+    record.inside = [inside.record for inside in result.inside]
+    record.ends_episode = (final and result.outcome == "ok") or any(inside.ends_episode for inside in record.inside)
+    return result, message, record
 
 
 async def _run(tool: Tool, arguments: Mapping[str, Any], limit: float, *, final: bool) -> CallResult:
@@ -175,7 +218,8 @@ async def _run(tool: Tool, arguments: Mapping[str, Any], limit: float, *, final:
             return CallResult("timeout", f"Error: {late}")
         return _caught(tool, error)
     try:
-        return CallResult("ok", render(value))
+        content = render(value)
+        return CallResult("ok", content, is_json=isinstance(content, str) and not isinstance(value, str))
     except (TypeError, ValueError, OSError) as error:
         if final:  # the answer is judged: the model must not give another
             raise ConfigurationError(f"{tool.name}: {error}") from None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from ..core import ToolSchema
-from ..episode import Outcome
+from ..core import ToolCall, ToolSchema
+from ..episode import Outcome, ToolCallRecord
 
 Kind = Literal["tool", "reply", "grade"]
 
@@ -24,12 +24,21 @@ class Call:
     runs_in_replay: bool = False
 
 
+class InsideCall(NamedTuple):
+    """A call that the code of another call made."""
+
+    record: ToolCallRecord
+    again: ToolCall | None  # the call itself, if it runs again in a replay
+
+
 class CallResult(NamedTuple):
     """The result of one call, before it is cut to a limit."""
 
     outcome: Outcome
     content: Any  # as a message has it
     traceback: str | None = None
+    is_json: bool = False  # whether `content` is the JSON of a value that is no text
+    inside: Sequence[InsideCall] = ()
 
 
 Make = Callable[[], Awaitable[CallResult]]

@@ -37,6 +37,7 @@ class Tool:
     parallel: bool = False
     replay: Replay = "history"
     validator: TypeAdapter[Any]
+    returns: Mapping[str, Any] | None = None  # JSON schema of the result, if the function has a hint of it
     row_schema: ToolSchema | None = None  # a row's schema, which the model sees in place of the tool's own
 
     @classmethod
@@ -116,7 +117,8 @@ def _describe(function: Callable[..., Any]) -> dict[str, Any]:
             schema["properties"][parameter.name]["default"] = pydantic_core.to_jsonable_python(
                 parameter.default, fallback=repr
             )
-    return {**options, "name": name, "description": description, "parameters": schema, "validator": validator}
+    known = {"name": name, "description": description, "parameters": schema, "validator": validator}
+    return {**options, **known, "returns": _returns(function)}
 
 
 def _name(function: Callable[..., Any], given: str | None) -> str:
@@ -145,6 +147,14 @@ def _parameters(name: str, function: Callable[..., Any]) -> list[tuple[inspect.P
                 f"tool {name!r}: parameter {parameter.name!r} has no type hint; write e.g. `{parameter.name}: int`"
             )
     return [(parameter, hints[parameter.name]) for parameter in parameters]
+
+
+def _returns(function: Callable[..., Any]) -> Mapping[str, Any] | None:
+    hints = get_type_hints(function)
+    try:
+        return TypeAdapter(hints["return"]).json_schema(mode="serialization")
+    except (KeyError, PydanticUserError):  # no hint, or a type that has no schema
+        return None
 
 
 def _field(name: str, parameter: inspect.Parameter, hint: Any, entries: Mapping[str, str]) -> Any:

@@ -81,7 +81,7 @@ def row_of(place: Place, line: Mapping[str, Any]) -> EpisodeRow:
     """Return the row of an episode's line; a KeyError or TypeError if it is no such line."""
     episode = line["episode"]
     spec, prompt, turns, failure = (episode[name] for name in ("spec", "prompt", "turns", "failure"))
-    calls = [call for turn in turns for call in turn["tool_calls"]]
+    calls = [call for turn in turns for outer in turn["tool_calls"] for call in (outer, *outer.get("inside", ()))]
     return EpisodeRow(
         place=place,
         step=line["step"] + ("title" not in line),

@@ -32,6 +32,7 @@ class Host:
         self._frames = frames
         self._end = end
         self._shut_down = shut_down
+        self.on_answer: Callable[[int, bytes], None] = lambda number, data: None  # to a call of the code
         for stream in (_REQUESTS, _ANSWERS):  # the box must end in time even if the host does not read
             os.set_blocking(stream, False)
         loop.watch(_REQUESTS, self._on_requests)
@@ -75,5 +76,7 @@ class Host:
         for header, payload in self._decoder.feed(data):
             if header["op"] == "interrupt":
                 self._loop.unwanted = header["id"]
+            elif header["op"] == "answer":
+                self.on_answer(header["call"], payload)
             else:
                 self._frames.append((header, payload))

@@ -16,6 +16,8 @@ MAX_PAYLOAD = 72 << 20  # bytes: the largest file is smaller
 _LENGTHS = struct.Struct(">II")
 
 PIECE = 2 << 20  # bytes of a file in one frame: a small box has no memory to copy a large file
+MAX_CALL = 1 << 20  # bytes of a call that the code makes
+MAX_ANSWER = 4 << 20  # bytes of its answer
 SESSIONS = ("python", "bash")  # the operations that run code
 MAX_LISTED = 100_000  # files in one listing; more would keep the host busy for too long
 

@@ -78,7 +78,7 @@ def _prepare_interpreter() -> dict[str, Any]:
     main.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main
     sys.argv = [""]
-    sys.path.insert(0, "")
+    sys.path[:0] = ["", *filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
     site.USER_BASE = site.USER_SITE = None  # computed again, as the home has changed
     sys.path.append(site.getusersitepackages())  # `pip install` puts packages there, in a box with a network
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115

@@ -22,6 +22,7 @@ from typing import Any
 
 from . import files, processes, protocol
 from .bash_session import BashSession
+from .calls import Calls
 from .host_link import Host
 from .loop import Loop
 from .ownership import Container, Descendants, Owner
@@ -42,11 +43,14 @@ class Supervisor:
     def __init__(self, settings: dict[str, Any], decoder: Decoder, frames: collections.deque[Any]) -> None:
         self.settings = settings
         self.workspace: str = settings["workspace"]
-        self.environment = {**os.environ, **settings["environment"]}
+        self._own_environment = self.environment = {**os.environ, **settings["environment"]}
         self.owned: Owner = Descendants(settings) if settings["local"] else Container(settings)
         self.loop = Loop()
         self.born = time.monotonic()
         self.host = Host(self.loop, decoder, frames, self.born + settings["lifetime"], self.shut_down)
+        folder = os.path.join(settings["local"]["tmp"] if settings["local"] else "/tmp", ".tools")
+        self.calls = Calls(self.loop, folder, lambda number, call: self.host.reply({"call": number}, [call]))
+        self.host.on_answer = self.calls.answer
         self.python = PythonSession(self)
         self.shell = BashSession(self)
         self.retire_reason = ""  # why the box should not be used again
@@ -86,7 +90,13 @@ class Supervisor:
         if operation in SESSIONS:
             session = self.python if operation == "python" else self.shell
             left = self.born + self.settings["lifetime"] - time.monotonic()
-            return session.run(payload, min(header["timeout"], max(left, 0.0)))
+            self.calls.begin()
+            try:
+                return session.run(payload, min(header["timeout"], max(left, 0.0)))
+            finally:
+                self.calls.end()
+        if operation == "offer":
+            return self._offer(payload), [b""]
         if operation == "reset":
             return self._reset(), []
         if operation == "ping":
@@ -103,6 +113,21 @@ class Supervisor:
             answer, data = self._in_child(work)
         answer.pop("obstructed", None)
         return answer, [data]
+
+    def _offer(self, module: bytes) -> dict[str, Any]:
+        """Let the code call functions of the host. The sessions begin anew at the first offer, to find them."""
+        try:
+            is_new = self.calls.open(module)
+        except OSError as error:
+            return {"errno": error.errno, "detail": error.strerror or str(error)}
+        if is_new:
+            own, folder = self._own_environment, self.calls.folder
+            paths = {"PATH": os.get_exec_path(own), "PYTHONPATH": own.get("PYTHONPATH", "").split(":")}
+            found = {name: ":".join(filter(None, [*entries, folder])) for name, entries in paths.items()}
+            self.environment = {**own, **found}
+            self.kill_everything()
+            self.python.lost = self.shell.lost = False
+        return {}
 
     # Processes.
 
@@ -148,6 +173,8 @@ class Supervisor:
 
     def _reset(self) -> dict[str, Any]:
         self.kill_everything()
+        self.calls.close()
+        self.environment = self._own_environment
         self._start_clean()
         self.shell.reset()
         grown = self.owned.memory() - self.memory

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, Generic, TypeVar, cast
 
 from ..errors import SandboxLostError
-from ..guest.protocol import Decoder, ProtocolError, encode, split
+from ..guest.protocol import MAX_CALL, Decoder, ProtocolError, encode, split
 from ..limits import Limits, size_of
 from .messages import Header, decode_retire, shown
 
@@ -42,6 +42,7 @@ class Connection(asyncio.Protocol):
         self.lost: str | None = None  # the reason why no more requests can be sent
         self.ended = False  # by the box, and not by `abort`
         self.on_end: Callable[[], None] | None = None  # called when the box has ended
+        self.on_call: Callable[[int, bytes], None] | None = None  # takes calls of the code; None while no code runs
         self.received = 0  # bytes so far
         self._stderr = bytearray()
         # The longest answer is a file, or the output of a call, and 1 MiB for everything else.
@@ -80,6 +81,11 @@ class Connection(asyncio.Protocol):
         """Ask the box to end a request. The answer to that request still comes."""
         if number in self._waiting and self._transport is not None:
             self._transport.write(encode({"op": "interrupt", "id": number}))
+
+    def answer_call(self, number: int, data: bytes) -> None:
+        """Send the answer to a call of the code."""
+        if self._transport is not None:
+            self._transport.write(encode({"op": "answer", "call": number}, data))
 
     def abort(self, reason: str) -> None:
         """End the connection, and fail all requests that wait for an answer. Works from any event loop."""
@@ -139,6 +145,11 @@ class Connection(asyncio.Protocol):
         del self._stderr[:-_STDERR_TAIL]
 
     def _deliver(self, header: Header, payload: bytes) -> None:
+        if (call := header.get("call")) is not None:
+            if self.on_call is None or type(call) is not int or len(payload) > MAX_CALL:
+                raise ProtocolError(f"a call {shown(call)} of {len(payload)} bytes, which no running code can make")
+            self.on_call(call, payload)
+            return
         number, lengths = header.get("id"), header.get("lengths")
         if type(number) is not int or number not in self._waiting or not isinstance(lengths, list):
             raise ProtocolError(f"an answer to request {shown(number)}, which was not sent, or without lengths")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import copy
 import dataclasses
 import errno
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Self, TypeVar
 
 from ..arguments import checked_files, content_of
@@ -24,6 +25,7 @@ from ..errors import ImageError, SandboxLostError, SandboxTimeoutError, file_err
 from ..guest.protocol import SESSIONS
 from ..limits import Limits, check_timeout
 from .connection import Connection
+from .outside_calls import Offer, check_not_waiting
 from .supervisor_client import OutOfMemoryError, SupervisorClient
 
 Result = TypeVar("Result")
@@ -54,6 +56,7 @@ class SupervisedExecutor(Executor):
         self._state = "new"
         self._turn = asyncio.Lock()
         self._box: SupervisorClient | None = None
+        self._offer: Offer | None = None
         self._lost = ""  # why there is no box any more
         self._to_be_replaced = False  # by the next call
         self._unreported: set[str] = set()  # the sessions that have lost their state, while no result has said so
@@ -123,12 +126,13 @@ class SupervisedExecutor(Executor):
 
     async def ping(self, *, timeout: float = 2.0) -> None:
         check_timeout(timeout)
-        async with self._turn:
+        async with self._its_turn():
             await self._with_box(lambda box: box.ping(timeout))
 
     async def reset(self) -> None:
-        async with self._turn:
+        async with self._its_turn():
             self._require_open()
+            self._offer = None
             if self.retire_reason is None and self._reusable:
                 try:
                     await self._with_box(lambda box: box.reset(self.files))
@@ -138,6 +142,18 @@ class SupervisedExecutor(Executor):
             if self.retire_reason is not None or not self._reusable:
                 await self._replace()
             self._unreported.clear()
+
+    async def offer(self, functions: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
+        offer = Offer(functions, answer)
+        async with self._its_turn():
+            await self._with_box(lambda box: box.offer(offer))
+            self._offer = offer
+
+    @contextlib.asynccontextmanager
+    async def _its_turn(self) -> AsyncIterator[None]:
+        check_not_waiting(self._box and self._box.connection)
+        async with self._turn:
+            yield
 
     @property
     def retire_reason(self) -> RetireReason | None:
@@ -166,7 +182,7 @@ class SupervisedExecutor(Executor):
 
     async def _execute(self, operation: str, source: str, timeout: float) -> ExecutionResult:
         timeout = check_timeout(timeout)
-        async with self._turn:
+        async with self._its_turn():
             started = time.perf_counter()
             try:
                 result = await self._with_box(lambda box: box.execute(operation, source, timeout))
@@ -177,7 +193,7 @@ class SupervisedExecutor(Executor):
         return dataclasses.replace(result, duration=time.perf_counter() - started, state_lost=state_lost)
 
     async def _with_files(self, path: str, request: Request[Result]) -> Result:
-        async with self._turn:
+        async with self._its_turn():
             try:
                 return await self._with_box(request)
             except OutOfMemoryError as error:
@@ -251,6 +267,8 @@ class SupervisedExecutor(Executor):
                 connection.on_end = self._examine
                 self._lost = ""
                 await box.write_files(self.files)
+                if self._offer is not None:
+                    await box.offer(self._offer)
         except BaseException as error:
             late = deadline.expired()
             self._give_up("it was not ready in time" if late else "it could not be started")

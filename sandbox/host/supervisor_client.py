@@ -16,6 +16,7 @@ from ..limits import Limits, size_of
 from .boot import program
 from .connection import Answer, Connection, Content, Decode
 from .messages import FileFault, decode_content, decode_execution, decode_listing, decode_nothing, decode_ready
+from .outside_calls import Offer, OutsideCalls
 
 MARGIN = 5.0  # seconds beyond a call's own time until its answer is overdue
 OPERATION_SECONDS = 30.0  # for one file operation or reset
@@ -49,6 +50,7 @@ class SupervisorClient:
         self.retire = ""  # why the box should not be used again: a category, and a detail after a colon
         self.silent = False  # it did not answer in time
         self._revive = revive
+        self._offer: Offer | None = None
 
     @property
     def retire_reason(self) -> RetireReason | None:
@@ -86,7 +88,16 @@ class SupervisorClient:
         if problem:
             return ExecutionResult(status=Status.ERROR, stderr=problem, exit_code=1)
         header = {"op": operation, "timeout": timeout}
-        return await self._exchange(header, data, decode_execution, timeout + self.limits.grace + MARGIN)
+        execution = self._exchange(header, data, decode_execution, timeout + self.limits.grace + MARGIN)
+        return await (
+            execution if self._offer is None else OutsideCalls(self.connection, self._offer).during(execution)
+        )
+
+    async def offer(self, offer: Offer) -> None:
+        content = await self._exchange({"op": "offer"}, offer.module, decode_content, OPERATION_SECONDS)
+        if isinstance(content, FileFault):
+            raise file_error(content.errno, "tools", content.detail)
+        self._offer = offer
 
     async def write_file(self, path: str, data: bytes) -> None:
         limit = size_of(self.limits.max_file)
@@ -116,6 +127,7 @@ class SupervisorClient:
     async def reset(self, files: Mapping[str, bytes]) -> None:
         """Clean the box in place and write the files. If this does not come to its end, the box is retired."""
         try:
+            self._offer = None
             await self._exchange({"op": "reset"}, b"", decode_nothing, OPERATION_SECONDS)
             if not self.retire:
                 await self.write_files(files)

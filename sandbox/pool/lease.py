@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 
 from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, RetireReason, State
 from ..errors import PoolLoopError, SandboxClosedError
@@ -26,6 +26,7 @@ class LeasedExecutor(Executor):
         self._over: str | None = None  # why further calls are refused
         self._calls = 0  # in flight
         self._resets: set[asyncio.Future[None]] = set()
+        self._offer: tuple[str, Callable[[bytes], Awaitable[bytes]]] | None = None
 
     def end(self, reason: str) -> None:
         """Refuse further calls; the first reason stays."""
@@ -85,6 +86,11 @@ class LeasedExecutor(Executor):
         with self._call() as box:
             return await box.list_files(path, recursive=recursive)
 
+    async def offer(self, functions: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
+        with self._call() as box:
+            await box.offer(functions, answer)
+        self._offer = functions, answer
+
     async def ping(self, *, timeout: float = 2.0) -> None:
         with self._call() as box:
             await box.ping(timeout=timeout)
@@ -106,6 +112,8 @@ class LeasedExecutor(Executor):
     async def _reset(self, box: Executor) -> None:
         await box.reset()
         await self.put_files()
+        if self._offer is not None:
+            await self.offer(*self._offer)
 
     async def put_files(self) -> None:
         """Write the lease's files into the workspace."""

@@ -21,6 +21,8 @@ async def test_a_cancelled_episode_gives_its_box_back(where: str, image: str, no
     busy = asyncio.Event()
 
     class Busy(CodeEnv):
+        tools_in = "calls"
+
         async def agrade(self, stop: StopReason) -> float | None:
             async with self.fresh_box() as box:
                 busy.set()
@@ -50,6 +52,8 @@ async def test_a_box_that_is_lost_is_a_failed_episode(image: str, nothing_left: 
     kills = iter([True, False])
 
     class Killer(CodeEnv):
+        tools_in = "calls"
+
         @tool
         def kill(self) -> str:
             """Remove the container, the first time."""

@@ -120,6 +120,8 @@ async def test_the_model_sees_why_code_failed(pool: ExecutorPool) -> None:
 
 async def test_tool_timeout_applies_to_tools_of_users_only(pool: ExecutorPool) -> None:
     class Slow(CodeEnv):
+        tools_in = "calls"
+
         @tool
         async def wait(self) -> str:
             """Wait for ever."""
@@ -132,6 +134,8 @@ async def test_tool_timeout_applies_to_tools_of_users_only(pool: ExecutorPool) -
 
 async def test_tools_of_a_subclass_use_the_box(pool: ExecutorPool) -> None:
     class Reader(CodeEnv):
+        tools_in = "calls"
+
         async def reset_task(self, task: Mapping[str, Any]) -> list[Message]:  # type: ignore[override]
             await self.box.write_file("from_reset.txt", "written in reset_task")
             return [{"role": "user", "content": task["prompt"]}]

@@ -75,6 +75,8 @@ async def test_the_time_of_the_episode_does_not_count_while_it_is_graded(pool: E
 
 async def test_an_episode_timeout_during_a_step_truncates(pool: ExecutorPool) -> None:
     class Slow(CodeEnv):
+        tools_in = "calls"
+
         @tool
         async def wait(self) -> str:
             """Wait for ever."""
@@ -163,6 +165,8 @@ async def test_a_lambda_around_a_coroutine_function_is_awaited() -> None:
 
 async def test_an_episode_that_gave_its_box_away_fails(pool: ExecutorPool) -> None:
     class Early(CodeEnv):
+        tools_in = "calls"
+
         @tool
         async def peek(self) -> str:
             """Look into a fresh box."""

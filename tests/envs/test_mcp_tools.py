@@ -26,7 +26,7 @@ from gymnast.envs import (
     tool_calls,
 )
 from gymnast.envs.adapters import MCPTools
-from gymnast.sandbox import ScriptedExecutor
+from gymnast.sandbox import LocalExecutor
 
 from .episodes import play_one, specs, tool_contents
 from .mcp_servers import DOT, PROCESS, make_server, make_strict_server, served_over_http
@@ -187,14 +187,20 @@ async def test_it_may_be_closed_from_another_event_loop() -> None:
     assert asyncio.all_tasks() <= before
 
 
-async def test_a_code_agent_has_the_tools_of_a_server_too() -> None:
-    played = CodeEnv(ScriptedExecutor([]), [MCPTools(make_server, include=["add"])])
-    episode = await play_one_row(played, {"prompt": "go", "answer": "3"}, tool_call("add", by=3), final_of("3"))
-    assert (tool_contents(episode)[0], episode.reward) == ("3", 1.0)
-
-
-def final_of(answer: str) -> Any:
-    return tool_call("final_answer", answer=answer)
+async def test_code_calls_the_tools_of_a_server() -> None:
+    code = """
+from tools import ToolError, add, draw_picture, final_answer, refuse
+print(add(3), draw_picture())
+try:
+    refuse("Rome")
+except ToolError as error:
+    print(error)
+final_answer("see above")
+"""
+    played = CodeEnv(LocalExecutor(), [MCPTools(make_server, include=["add", "refuse", "draw.picture"])])
+    episode = await play_one_row(played, {"prompt": "go", "answer": "see above"}, tool_call("python", code=code))
+    assert tool_contents(episode)[0].splitlines() == ["3 a dot", "[image]", "there is no city Rome"]
+    assert (episode.reward, episode.given) == (1.0, "see above")
 
 
 async def play_one_row(environment: ToolEnv, row: dict[str, Any], *script: Any) -> Episode:

@@ -1,0 +1,235 @@
+"""Tools that the model's code calls: what the code and the model see, and that such a call is a call like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from gymnast.envs import (
+    BrokenEnvironmentError,
+    CodeEnv,
+    ConfigurationError,
+    DefaultEnv,
+    Episode,
+    RolloutEngine,
+    ScriptedPolicy,
+    episode_specs,
+    tool,
+    tool_call,
+)
+from gymnast.sandbox import DockerExecutor, Executor, LocalExecutor, ScriptedExecutor
+
+from ..sandbox.boxes import LIMITS
+
+ROW = {"prompt": "go", "answer": "cat0"}
+
+
+def search(query: str, limit: int = 2, mode: Literal["all", "new"] | None = None) -> list[str]:
+    """Search the "corpus".
+
+    Args:
+        query: The words; \\ and \""" are kept.
+        limit: How many.
+        mode: Which.
+    """
+    if query == "bad":
+        raise ValueError("a bad query")
+    return [f"{query}{place}" for place in range(limit)]
+
+
+class Shelf(CodeEnv):
+    """Its tools touch the episode."""
+
+    @tool
+    def save(self, text: str) -> dict[str, Any]:
+        """Save a text.
+
+        Args:
+            text: The text.
+        """
+        self.reward += 0.25
+        self.metrics["saved"] = self.metrics.get("saved", 0.0) + 1.0
+        return {"saved": text, "at": None}
+
+    @tool(timeout=0.2)
+    async def wait(self) -> None:
+        """Wait for too long."""
+        await asyncio.Event().wait()
+
+    @tool
+    def break_down(self) -> None:
+        """Break."""
+        raise BrokenEnvironmentError("the shelf fell down")
+
+    @tool
+    async def look(self) -> str:
+        """Use the box in which the code runs."""
+        return (await self.box.bash("ls")).stdout
+
+
+def shelf(**options: Any) -> Shelf:
+    return Shelf(LocalExecutor(), [search], **options)
+
+
+async def play(environment: CodeEnv, *script: Any) -> Episode:
+    try:
+        engine = RolloutEngine(environment, ScriptedPolicy(list(script)))
+        [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))
+        return episode
+    finally:
+        await environment._pool.close()
+
+
+def python(code: str) -> Any:
+    return tool_call("python", code=code)
+
+
+def said(episode: Episode) -> list[str]:
+    return [str(message.get("content")) for turn in episode.turns for message in turn.observation]
+
+
+@pytest.mark.parametrize("make", [LocalExecutor, lambda: DockerExecutor(limits=LIMITS)], ids=["local", "docker"])
+async def test_code_imports_the_tools_and_ends_the_episode(make: Any, image: str) -> None:
+    code = "from tools import final_answer, save, search\nprint(save('x'))\nfinal_answer(search('cat', limit='1')[0])"
+    episode = await play(
+        Shelf(make(), [search]),
+        python("import subprocess, tools\nhelp(tools.search)"),
+        python("print(subprocess.getoutput('tools search --query=7; tools search --limit 0; tools save --text 5'))"),
+        python(f"{code}\nprint('never')"),
+    )
+    shown, shell, last = said(episode)
+    assert "search(query: str, limit: int = 2, mode: Optional[Literal['all', 'new']] = None) -> list[str]" in shown
+    assert 'Search the "corpus".' in shown
+    assert 'query: The words; \\ and """ are kept.' in shown
+    missing = "tools: search() missing 1 required positional argument: 'query'"
+    assert shell.splitlines() == ['["70", "71"]', missing, '{"saved": "5", "at": null}']
+    assert last == "{'saved': 'x', 'at': None}"
+    assert (episode.reward, episode.stop, episode.given) == (1.5, "final_answer", "cat0")
+    assert (episode.metrics["code_calls"], episode.metrics["saved"]) == (5.0, 2.0)
+    assert [turn.reward for turn in episode.turns] == [0.0, 0.25, 1.25]
+    names = ["python", "python", "search", "save", "python", "save", "search", "final_answer"]
+    assert [record.name for record in episode.tool_calls] == names
+    assert episode.turns[2].tool_calls[0].inside[1].arguments == {"query": "cat", "limit": "1"}
+    assert Episode.from_json(episode.to_json()).tool_calls == episode.tool_calls
+
+
+async def test_failures_reach_the_code_as_for_any_call() -> None:
+    code = """
+import tools
+for call in (lambda: tools.search('bad'), lambda: tools.search('x', []), tools.wait, tools.look):
+    try:
+        call()
+    except tools.ToolError as error:
+        print(error)
+tools.search('x', limit={1})"""
+    episode = await play(shelf(), python(code), python("1"), "bye")
+    errors = said(episode)[0].splitlines()
+    assert errors[0] == "ValueError: a bad query"
+    assert "search: argument 'limit': Input should be a valid integer" in errors[1]
+    assert errors[2] == "wait did not finish within 0.2 s."
+    assert "so the tool cannot use the box" in errors[3]
+    assert errors[-1] == "TypeError: an argument is a set: pass text, numbers, lists and dicts"
+    outcomes = [record.outcome for record in episode.turns[0].tool_calls[0].inside]
+    assert outcomes == ["refused", "bad_arguments", "timeout", "exception"]
+    assert said(episode)[1] == "1"
+
+
+async def test_a_broken_environment_stops_the_code() -> None:
+    started = time.perf_counter()
+    code = "import time, tools\ntry: tools.break_down()\nexcept BaseException: time.sleep(60)"
+    episode = await play(shelf(), python(code))
+    assert episode.failure is not None
+    assert (episode.failure.type, episode.reward) == ("BrokenEnvironmentError", None)
+    assert time.perf_counter() - started < 20
+
+
+@pytest.mark.parametrize("ending", ["try: final_answer('cat0')\nexcept SystemExit: pass\nsearch('x')", "'cat1'"])
+async def test_calls_over_the_budget_and_after_the_end_are_refused(ending: str) -> None:
+    search_often = "for n in range(9):\n    try: search('x')\n    except Exception as error: print(error)"
+    code = f"from tools import *\n{ending}\n{search_often}"
+    episode = await play(shelf(max_code_calls=3), python(code), "bye")
+    if "final_answer" in ending:
+        assert "not run, the episode is over" in said(episode)[0]
+        assert (episode.reward, len(episode.tool_calls)) == (1.0, 2)
+    else:
+        assert "the code was stopped: it made 7 calls of tools, 3 are allowed" in said(episode)[0]
+        assert [record.name for record in episode.tool_calls] == ["python", "search", "search", "search"]
+
+
+async def test_a_replay_needs_neither_box_nor_tools(tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    script = [python("import tools\ntools.save('a')"), python("tools.save('b'); tools.final_answer('cat0')")]
+    recorded = await play(shelf(record=path), *script)
+    again = await play(Shelf(ScriptedExecutor([]), [search], replay=path), *script)
+    for field in ("reward", "stop", "given"):
+        assert getattr(again, field) == getattr(recorded, field)
+    assert again.reward == 1.5
+    assert said(again) == said(recorded)
+    assert [record.name for record in again.tool_calls] == [record.name for record in recorded.tool_calls]
+
+
+async def test_the_model_sees_one_tool_which_lists_the_functions() -> None:
+    [schema] = shelf().tool_schemas()
+    assert schema["function"]["name"] == "python"
+    text = schema["function"]["description"]
+    assert "def search(query: str, limit: int = 2, mode: Literal['all', 'new'] | None = None) -> list[str]:" in text
+    assert "def final_answer(answer: str)" in text
+    [schema] = shelf(tools_in="bash").tool_schemas()
+    assert schema["function"]["name"] == "bash"
+    shown = [schema["function"]["name"] for schema in shelf(tools_in="calls").tool_schemas()]
+    assert shown[:4] == ["python", "bash", "final_answer", "save"]
+    plain = DefaultEnv(code_executor=LocalExecutor())
+    assert [schema["function"]["name"] for schema in plain.tool_schemas()] == ["python", "bash", "final_answer"]
+    waits = tool_call("bash", command="tools wait")
+    episode = await play(shelf(tools_in="bash"), tool_call("search", query="x"), waits, "bye")
+    assert said(episode)[0].endswith("The tools are: bash.")
+    assert "tools: wait did not finish within 0.2 s" in said(episode)[1]
+
+
+async def test_code_in_the_text_of_an_answer() -> None:
+    script = [
+        "I look.\n```python\nfound = search('cat')\n```\nand then\n```py\nfound\n```\n```json\n{}\n```",
+        "```bash\ntools save --text t\n```",
+        "<code>import os; os._exit(3)</code>",
+        "<code>\nfinal_answer(search('cat')[0])\n",
+    ]
+    episode = await play(shelf(code_actions=True), *script)
+    assert [turn.observation[0]["role"] for turn in episode.turns] == ["user"] * 4
+    assert said(episode)[0] == "Observation:\n['cat0', 'cat1']"
+    assert said(episode)[1] == 'Observation:\n{"saved": "t", "at": null}'
+    assert (episode.reward, episode.stop, episode.given, episode.tools) == (1.25, "final_answer", "cat0", [])
+    assert "def search(query: str" in str(episode.first_messages[0])
+    assert (await play(shelf(code_actions=True), "No code.")).stop == "model_stopped"
+
+
+def test_options_that_cannot_be_are_refused() -> None:
+    def web(text: str) -> str:
+        """Search.
+
+        Args:
+            text: What.
+        """
+        return text
+
+    with pytest.raises(ValueError, match="tools_in must be one of"):
+        shelf(tools_in="java")
+    with pytest.raises(ValueError, match="max_code_calls must be positive"):
+        shelf(max_code_calls=0)
+    with pytest.raises(ValueError, match="code_actions needs tools in the code"):
+        shelf(code_actions=True, tools_in="calls")
+    twice = CodeEnv(LocalExecutor(), [tool(name="web-x")(web), tool(name="web_x")(web)])
+    with pytest.raises(ConfigurationError, match="'web_x' in Python"):
+        twice.reset(options={"task": ROW})
+
+
+class _Silent(ScriptedExecutor):
+    offer = Executor.offer
+
+
+def test_a_box_that_offers_no_tools_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="code in a _Silent cannot call functions outside"):
+        CodeEnv(_Silent([]), [search]).reset(options={"task": ROW})
