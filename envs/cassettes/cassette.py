@@ -10,12 +10,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pydantic_core
 
 from ..core import BrokenEnvironmentError, ConfigurationError
 from ..episode import Outcome
+from ..images import Image, read_image
 from ..json_values import plain
 from ..runtime.line_files import BrokenLine, append_to
 from ..tools.runner import Kind
@@ -63,15 +65,30 @@ class RecordedCall:
         return f"{self.name}({text if len(text) <= 200 else f'{text[:200]}...'})"
 
 
-def append_calls(path: Path, *calls: RecordedCall) -> None:
-    """Append calls at once, under a lock on the file, which is made if there is none."""
+def append_calls(path: Path, *calls: RecordedCall, images: Mapping[str, Image] = MappingProxyType({})) -> None:
+    """Append calls at once, under a lock on the file, which is made if there is none.
+
+    The `images` of the calls go into a folder beside it, each once.
+    """
     import fcntl  # here, so that everything else works where the system has no such locks
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:  # the end of the block writes the lines, and then gives the lock back
         fcntl.flock(file, fcntl.LOCK_EX)
+        for image in images.values():
+            picture = image_folder(path) / image.file_name
+            if not picture.exists():
+                picture.parent.mkdir(exist_ok=True)
+                written = picture.with_suffix(".new")  # a killed process leaves no half of a picture under its name
+                written.write_bytes(image.data)
+                written.replace(picture)
         is_new = file.seek(0, os.SEEK_END) == 0
         append_to(file, [*([FIRST_LINE] if is_new else []), *(json.dumps(asdict(call)) for call in calls)])
+
+
+def image_folder(path: Path) -> Path:
+    """Return the folder of a cassette's pictures."""
+    return path.with_name(f"{path.name}.images")
 
 
 def check_cassette(path: Path) -> None:
@@ -161,15 +178,36 @@ class Cassette:
         return f". The nearest recorded call is {near}: {difference}"
 
 
-def jsonable(value: Any, fallback: Callable[[Any], Any] = plain) -> Any:
-    """Return the value as JSON: bytes as base64, sets sorted, other objects as lists of numbers or as their `repr`."""
-    options: Any = {"bytes_mode": "base64", "inf_nan_mode": "strings", "serialize_unknown": False}
+def jsonable(value: Any, fallback: Callable[[Any], Any] = plain, *, images: dict[str, Image] | None = None) -> Any:
+    """Return the value as JSON: bytes as base64, sets sorted, other objects as lists of numbers or as their `repr`.
+
+    `images` gets the pictures, whose digests then stand for them; see `with_pictures`.
+    """
+    options: Any = {"bytes_mode": "base64", "inf_nan_mode": "strings", "serialize_unknown": False, "context": images}
     try:
         return pydantic_core.to_jsonable_python(_with_sorted_sets(value), fallback=fallback, **options)
     except ConfigurationError:  # of the fallback
         raise
     except (ValueError, RecursionError):  # circular references
         return repr(value)
+
+
+def with_pictures(content: Any, folder: Path) -> Any:
+    """Return a copy of recorded content with an `Image` of the folder in place of each picture's digest.
+
+    Raises:
+        BrokenEnvironmentError: the folder lacks a picture.
+    """
+    if isinstance(content, list):
+        return [with_pictures(entry, folder) for entry in content]
+    if not isinstance(content, dict):
+        return content
+    if content.keys() != {"digest", "media_type", "width", "height"}:
+        return {key: with_pictures(entry, folder) for key, entry in content.items()}
+    try:
+        return read_image(content, folder)
+    except ValueError as error:
+        raise BrokenEnvironmentError(f"the cassette's picture is lost: {error}. {ADVICE}") from None
 
 
 def _with_sorted_sets(value: Any) -> Any:

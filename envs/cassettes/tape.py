@@ -14,12 +14,22 @@ from typing import Any
 
 from ..core import ConfigurationError, StopReason
 from ..episode import ToolCallRecord
+from ..images import Image
 from ..json_values import plain
 from ..runtime.threads import run_in_loop
 from ..runtime.user_calls import source_of, watch_blocking
 from ..tools.runner import Call, CallResult, InsideCall, Make
 from ..tools.step_reward import StepReward
-from .cassette import RecordedCall, append_calls, check_cassette, digest, jsonable, read_cassette
+from .cassette import (
+    RecordedCall,
+    append_calls,
+    check_cassette,
+    digest,
+    image_folder,
+    jsonable,
+    read_cassette,
+    with_pictures,
+)
 
 
 class Tape:
@@ -84,16 +94,18 @@ class Tape:
             found = self._cassette.find(described)
             _apply(found.effects, self._environment)
             inside = [InsideCall(ToolCallRecord(**entry["record"]), entry["again"]) for entry in found.inside]
-            result = CallResult(found.outcome, copy.deepcopy(found.content), found.traceback, inside=inside)
+            content = with_pictures(found.content, image_folder(self._cassette.path))
+            result = CallResult(found.outcome, content, found.traceback, inside=inside)
         else:
             result = await make()
-        content = jsonable(result.content)
+        images: dict[str, Image] = {}
+        content = jsonable(result.content, images=images)
         if self._path is not None and not call.runs_in_replay:
             _check_recordable(described, result.content)
             effects = _effects(before, _state_of(self._environment))
             inside = [{"record": asdict(entry.record), "again": entry.again} for entry in result.inside]
             done = {"outcome": result.outcome, "content": content, "traceback": result.traceback, "effects": effects}
-            append_calls(self._path, replace(described, inside=inside, **done))
+            append_calls(self._path, replace(described, inside=inside, **done), images=images)
         self._after = digest(described.after, call.kind, call.name, described.arguments, result.outcome, content)
         return result
 
@@ -152,12 +164,17 @@ def _lasting(column: str, value: Any) -> Any:
 def _check_recordable(call: RecordedCall, content: Any) -> None:
     try:
         if call.kind != "grade":  # a number, perhaps NumPy's
-            json.dumps(content)
+            json.dumps(content, default=_only_images)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"the result of {call} cannot be recorded: {error}, so a replay would give another result. Return an "
-            f"image as a URL or as base64 text; or mark the tool with @tool(replay='run') if it may run again"
+            f"the result of {call} cannot be recorded: {error}, so a replay would give another result. Return a "
+            f"picture as an Image; or mark the tool with @tool(replay='run') if it may run again"
         ) from None
+
+
+def _only_images(value: Any) -> None:
+    if not isinstance(value, Image):
+        raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _state_of(environment: StepReward) -> dict[str, Any]:

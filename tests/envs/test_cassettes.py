@@ -23,11 +23,13 @@ from gymnast.envs import (
     tool_call,
     tool_calls,
 )
+from gymnast.envs.images import image_part
 from gymnast.envs.runtime.threads import run_in_loop
 from gymnast.sandbox import LocalExecutor, ScriptedExecutor
 
 from .disk import BYE, CALLS, HELLO, READ_A, WRITE_A, WRITE_B, Disk, facts, play, ran
 from .disk import empty_disk as empty_disk  # a fixture of every test
+from .pictures import picture
 
 SCRIPT = [
     tool_call("read", name="a"),
@@ -181,6 +183,31 @@ def test_a_result_without_json_is_not_recorded_as_something_else(tmp_path: Path)
     ):
         play(Camera(record=tmp_path / "tools.jsonl"), tool_call("look"), BYE)
     assert play(Camera(), tool_call("look"), BYE).failure is None
+
+
+def test_a_picture_is_kept_once_and_replayed(tmp_path: Path) -> None:
+    class Camera(ToolEnv):
+        @tool
+        def look(self, number: int) -> list[Any]:
+            """Take a picture.
+
+            Args:
+                number: Which.
+            """
+            return ["seen:", picture(number), picture(0)]
+
+        def reply(self, message: Message) -> list[Message] | None:
+            return None if message == BYE else [{"role": "user", "content": [image_part(picture(2))]}]
+
+    path = tmp_path / "tools.jsonl"
+    script = [tool_call("look", number=0), tool_call("look", number=1), HELLO, BYE]
+    recorded, again = play(Camera(record=path), *script), play(Camera(replay=path), *script)
+    assert again.failure is None
+    assert facts(again) == facts(recorded)
+    files = {file.name for file in (tmp_path / "tools.jsonl.images").iterdir()}
+    assert files == {picture(number).file_name for number in range(3)}
+    (tmp_path / "tools.jsonl.images" / picture(1).file_name).unlink()
+    assert "picture is lost" in str(play(Camera(replay=path), *script).failure)
 
 
 def test_calls_of_parallel_tools_are_recorded_one_after_the_other(tmp_path: Path) -> None:
