@@ -13,6 +13,7 @@ import PIL.Image
 import pytest
 
 from gymnast.envs import Image, Message, RolloutEngine, ScriptedPolicy, ToolEnv, tool, tool_call
+from gymnast.trainer.vllm.pictures import content_parts
 
 from ..envs.pictures import picture
 
@@ -116,3 +117,21 @@ def test_a_wrong_picture_of_a_row_fails_the_reset_by_name() -> None:
     assert episode.failure is not None
     assert episode.failure.kind == "reset: ValueError"
     assert "Gallery.reset() gave a picture that cannot be shown: a picture as text must be" in episode.failure.message
+
+
+@pytest.mark.parametrize(
+    ("mode", "turned", "plain"), [("RGB", 1, True), ("RGBA", 1, False), ("P", 1, False), ("RGB", 6, False)]
+)
+def test_a_picture_that_programs_show_differently_is_sent_to_vllm_as_the_model_sees_it(
+    mode: str, turned: int, plain: bool
+) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = turned
+    file = io.BytesIO()
+    picture(1, width=8, height=4).open().convert(mode).save(file, "PNG", exif=exif)
+    image = Image(file.getvalue())
+    [part] = content_parts([image])
+    sent = Image.of(part["url"])
+    assert (image.is_plain, sent == image, sent.is_plain) == (plain, plain, True)
+    assert sent.open().tobytes() == image.open().tobytes()
+    assert part["uuid"] == image.digest

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import ray
 
 from gymnast.cluster import RayVLLMServers
 
 from ..training.buttons import make_trainer
 from ..training.buttons import model as buttons_model
+from .ray_cluster import cluster as cluster  # a fixture
 
-
-@pytest.fixture(autouse=True)
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def test_a_training_with_servers_on_the_cluster(tmp_path: Path) -> None:

@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 import copy
 import importlib.util
+import pickle
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from gymnast.cluster import RayRolloutWorkers
 from gymnast.envs import ConfigurationError
-from gymnast.trainer import GRPOConfig, GRPOTrainer, Sampling
+from gymnast.trainer import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer, Sampling
 from gymnast.trainer.generation.contract import GenerationRequest, Generator
 from gymnast.trainer.learning.samples import Sample
 from gymnast.trainer.vllm.in_process import VLLMGenerator
+from gymnast.trainer.vllm.servers import VLLMServerGenerator
 
 from ..vision.families import make
 from ..vision.test_exact_tokens import PICTURES, converse, family, scores, user
 from ..vision.test_training import Gallery, config
+from .ray_cluster import cluster as cluster  # a fixture
+from .serving import ServerProcess, start_servers
 
 TOLERANCE = 2e-5  # nats, in float32; seen: 1.3e-5
 
@@ -67,19 +74,48 @@ def test_a_family_whose_pictures_vllm_expands_otherwise_is_refused() -> None:
         VLLMGenerator(model, max_model_len=512, images=images)
 
 
-def test_training_with_pictures_in_process(tmp_path: Path) -> None:
-    processor, model = make("idefics3")
-    args = config(GRPOConfig, tmp_path, generator="vllm", beta=0.0)
-    trainer = GRPOTrainer(
-        model, Gallery(), args, [{"number": number} for number in range(4)], processing_class=processor
-    )
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("serving") / "model"
+    for part in make("idefics3"):
+        part.save_pretrained(folder)
+    # By default vLLM takes torchvision where it is there; the processor of these tests makes its pixels with Pillow.
+    [started] = start_servers(folder, 1, ['--mm-processor-kwargs={"backend": "pil"}'])
+    yield started
+    started.stop()
+
+
+async def test_a_server_shows_pictures_exactly_also_to_a_copy_of_the_generator(server: ServerProcess) -> None:
+    _, model, images, _ = family("idefics3")
+    generator = VLLMServerGenerator([server.url], max_model_len=512, images=images)
+    copied = pickle.loads(pickle.dumps(generator))
     try:
-        trainer.train()
+        generator.load_weights(model, 0)
+        copied.follow(generator.weights)
+        await check_exact("idefics3", model, copied)
     finally:
-        trainer.player.generator.close()
-    steps = [step for step in trainer.state.log_history if "loss" in step]
+        generator.close()
+        copied.close()
+
+
+@pytest.mark.parametrize(("kind", "trainer"), [(GRPOConfig, GRPOTrainer), (RLOOConfig, RLOOTrainer)])
+def test_training_with_pictures(kind: Any, trainer: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """GRPO in process, RLOO by a server and workers on Ray; the second step has a new vision tower, too."""
+    options: dict[str, Any] = {"generator": "vllm"}
+    with ExitStack() as stack:
+        environment: Any = Gallery()
+        if trainer is RLOOTrainer:
+            options = {"generator": "vllm-server", "vllm_server_urls": [request.getfixturevalue("server").url]}
+            request.getfixturevalue("cluster")
+            environment = stack.enter_context(RayRolloutWorkers(environment, 1))
+        processor, model = make("idefics3")
+        args, rows = config(kind, tmp_path, **options), [{"number": number} for number in range(4)]
+        agent = trainer(model, environment, args, rows, processing_class=processor)
+        stack.callback(agent.player.generator.close)
+        agent.train()
+    steps = [step for step in agent.state.log_history if "loss" in step]
     assert len(steps) == 2
-    for step in steps:  # the second with new weights
+    for step in steps:
         assert step["tokens/drift"] == step["episodes/failed"] == 0
         assert step["sampling/sampling_logp_difference/max"] < TOLERANCE
         assert step["tokens/cached"] > 0

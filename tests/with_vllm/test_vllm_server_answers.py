@@ -51,6 +51,7 @@ class RecordedServer:
             "update_weights": {},
             "finish_weight_update": lambda body: setattr(self, "weights", body["weight_version"]),
             "reset_prefix_cache": {"success": True},
+            "reset_encoder_cache": {},
             "resume": {},
         } | answers
         server = self
@@ -288,13 +289,14 @@ def test_a_server_that_is_lost_during_an_update_does_not_hold_up_the_others() ->
     with generating(server, other) as generator:
         assert generator.servers_present == [other.url]
     assert "resume" not in server.asked
-    assert other.asked[-7:] == [
+    assert other.asked[-8:] == [
         "init_weight_transfer_engine",
         "pause",
         "start_weight_update",
         "update_weights",
         "finish_weight_update",
         "reset_prefix_cache",
+        "reset_encoder_cache",
         "resume",
     ]
 

@@ -67,23 +67,16 @@ def check_sharding(args: AgentConfig, generator: Generator | None) -> None:
         )
 
 
-def check_images(args: AgentConfig, images: ImageEncoder | None, generator: Generator | None) -> None:
+def check_images(args: AgentConfig, images: ImageEncoder | None) -> None:
     """Check that a model that takes images can be trained as the configuration says.
 
     Raises:
         ConfigurationError: it cannot yet.
     """
-    if images is None:
-        return
-    remedy = "; or train it on text alone: processing_class=processor.tokenizer"
-    if generator is None and args.generator == "vllm-server":
+    if images is not None and args.world_size > 1:
         raise ConfigurationError(
-            f"generator={args.generator!r} shows no images yet, which this model takes: use generator='transformers'"
-            f"{remedy}"
-        )
-    if args.world_size > 1:
-        raise ConfigurationError(
-            f"a model that takes images is trained by one process so far, got {args.world_size}{remedy}"
+            f"a model that takes images is trained by one process so far, got {args.world_size}; or train it on text "
+            f"alone: processing_class=processor.tokenizer"
         )
 
 
@@ -165,4 +158,5 @@ def _make(
         timeout=args.vllm_server_timeout,
         group_port=args.vllm_group_port,
         seeded=args.vllm_request_seeds,
+        images=images,
     )

@@ -182,7 +182,7 @@ def make_parts(
     tokenizer, images = load_processing(
         model, processing_class, args.model_init_kwargs, max_image_pixels=args.max_image_pixels
     )
-    check_images(args, images, generator)
+    check_images(args, images)
     player = make_player(
         model,
         tokenizer,

@@ -12,21 +12,22 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...envs.runtime.threads import run_in_loop
+from ...envs.runtime.threads import run_in_loop, run_in_thread
 from ...envs.tokens import Tokens
 from ...sandbox.cancellation import finish
 from ..generation.contract import Generation, GenerationError, GenerationRequest, SharedGenerator, check_request
-from ..models.named_weights import check_loadable, whole_weights
+from ..models.images import ImageEncoder
+from ..models.named_weights import check_loadable
 from ..models.sharding import is_sharded
 from . import sampling_options
 from .fleet import Fleet
 from .lora import NAME, lora_options, lora_rank
-from .server import Server
-from .weight_transfer import WeightTransfer
+from .pictures import check_expansion, collapsed, content_parts, probe, seen_prompt
+from .server import ONE_TOKEN, Server
+from .weight_transfer import WeightTransfer, gather, rank, shared_name
 
 GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples modulo 1 lie evenly between 0 and 1, however many there are
 LEAST_LOGPROB = -9999.0  # a server sends this for a log-probability that is not finite
@@ -47,6 +48,7 @@ class VLLMServerGenerator(SharedGenerator):
         timeout: Seconds to wait for a server that starts or restarts.
         group_port: Port of this machine that servers connect to for new weights; 0 takes any free one.
         seeded: Whether each request has its own seed; without, the same request may get another answer.
+        images: Makes the tokens of pictures; None for a model that is shown text only.
         place: Where in the list of servers this process begins, from 0 to 1, so that processes do not all fill the
             same ones; by default a place that follows from its rank. Answers do not depend on it.
 
@@ -64,11 +66,14 @@ class VLLMServerGenerator(SharedGenerator):
         timeout: float = 240.0,
         group_port: int = 0,
         seeded: bool = True,
+        images: ImageEncoder | None = None,
         place: float | None = None,
     ) -> None:
+        self._image_id = None if images is None else images.placeholder_id
+        self._probe = None if images is None else probe(images)  # until the first weights are loaded
         self._seeded = seeded
         self._options = {"max_model_len": max_model_len, "timeout": timeout, "seeded": seeded}
-        self._run = _shared_name()
+        self._run = shared_name()
         self._model: PreTrainedModel | None = None
         self._gathered: dict[str, Tensor] | None = None  # all weights of a sharded model, in rank 0
         self._version = self._loads = 0
@@ -78,7 +83,7 @@ class VLLMServerGenerator(SharedGenerator):
         self._may_send = False  # True while the model does not change
         self._transfer = WeightTransfer(group_port)
         # One event loop talks to the servers, whichever loop a request comes from.
-        place = _rank() * GOLDEN_RATIO % 1 if place is None else place
+        place = rank() * GOLDEN_RATIO % 1 if place is None else place
         run_in_loop(self._open(urls, max_model_len=max_model_len, timeout=timeout, place=place))
 
     async def _open(self, urls: Sequence[str], **options: Any) -> None:
@@ -105,13 +110,15 @@ class VLLMServerGenerator(SharedGenerator):
         """Generate one answer; on cancellation the server drops the request."""
         if self._vocab_size is None:
             raise GenerationError("no weights were loaded; call load_weights first")
-        check_request(request, self._vocab_size, generator=self)
-        version = self._version
+        check_request(request, self._vocab_size, generator=self, takes_images=self._image_id is not None)
+        version, prompt = self._version, request.prompt
         body: dict[str, Any] = {
-            "token_ids": request.prompt.ids,
+            "token_ids": collapsed(prompt, self._image_id),
             "return_token_ids": True,
             "sampling_params": sampling_options(request, seeded=self._seeded),
         }
+        if prompt.images:
+            body["content_parts"] = await run_in_thread(content_parts, prompt.pictures)
         if request.stop_texts is not None:
             body["sampling_params"] |= {"stop": list(request.stop_texts.texts), "detokenize": True}
         if self._lora_rank is not None:
@@ -127,7 +134,7 @@ class VLLMServerGenerator(SharedGenerator):
             token_ids=choice["token_ids"],
             logprobs=[logprob if logprob > LEAST_LOGPROB else -math.inf for logprob in logprobs],
             finish=choice["finish_reason"],
-            prompt=Tokens(answer["prompt_token_ids"]),
+            prompt=seen_prompt(prompt, answer["prompt_token_ids"]),
             weight_version=version,
             num_cached=(answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0,
         )
@@ -139,15 +146,19 @@ class VLLMServerGenerator(SharedGenerator):
 
         Raises:
             GenerationError: a server refused the weights, or no server was there in time.
-            ConfigurationError: the model is quantised, or a server needs NCCL and the model is not on a GPU.
+            ConfigurationError: the model is quantised, or a server needs NCCL and the model is not on a GPU; or the
+                servers expand pictures to other tokens than the model's processor.
         """
         check_loadable(model)
-        self._gathered = _gather(model) if is_sharded(model) else None
+        self._gathered = gather(model) if is_sharded(model) else None
         self._lora_rank = self._rank_to_send(model)
         self._model, self._version = model, version
         self._loads += 1  # one version may have several weights, for example after a checkpoint is loaded
         run_in_loop(self._load(f"{self._run}-{self._loads}-{version}"))
         self._vocab_size = model.config.get_text_config().vocab_size
+        if self._probe is not None and rank() == 0:
+            run_in_loop(self._check_pictures(self._probe))
+        self._probe = None
 
     @property
     def servers_present(self) -> list[str]:
@@ -167,10 +178,11 @@ class VLLMServerGenerator(SharedGenerator):
         self._fleet.relabel(label, dict.fromkeys(self._fleet.present()))
 
     def __reduce__(self) -> Any:
-        return _follower, (tuple(server.url for server in self._fleet.servers), tuple(self._options.items()))
+        urls = tuple(server.url for server in self._fleet.servers)
+        return _follower, (urls, tuple(self._options.items()), self._image_id)
 
     def wake(self) -> None:
-        self._may_send = _rank() == 0
+        self._may_send = rank() == 0
 
     def sleep(self) -> None:
         self.weights_will_change()
@@ -188,25 +200,38 @@ class VLLMServerGenerator(SharedGenerator):
 
     def _rank_to_send(self, model: PreTrainedModel) -> int | None:
         """Return the rank of an adapter to be sent as an adapter; None if it must be merged, or there is none."""
-        rank = None if is_sharded(model) else lora_rank(model)  # files cannot be written from parts of weights
-        if rank is not None and self._takes_adapters is None:
-            lacking = [server.url for server in self._fleet.servers if server.lora_rank < rank]
+        # Files cannot be written from parts of weights, and vLLM computes no adapter of a vision tower.
+        largest = None if is_sharded(model) or self._image_id is not None else lora_rank(model)
+        if largest is not None and self._takes_adapters is None:
+            lacking = [server.url for server in self._fleet.servers if server.lora_rank < largest]
             self._takes_adapters = not lacking
-            if lacking and _rank() == 0:
+            if lacking and rank() == 0:
                 logger.warning(
                     "the adapter is merged into the weights for the vLLM servers, which rounds weights of 16 bits. To "
                     "send the adapter itself, start each server by gymnast serve vllm with --enable-lora "
                     "--max-lora-rank %d, and with one API server; these servers lack it: %s",
-                    lora_options(rank)["max_lora_rank"],
+                    lora_options(largest)["max_lora_rank"],
                     ", ".join(lacking),
                 )
-            elif _rank() == 0:
+            elif rank() == 0:
                 logger.info("the vLLM servers get the adapter as an adapter")
-        return rank if self._takes_adapters else None
+        return largest if self._takes_adapters else None
+
+    async def _check_pictures(self, sent: Tokens) -> None:
+        body = ONE_TOKEN | {
+            "token_ids": collapsed(sent, self._image_id),
+            "content_parts": content_parts(sent.pictures),
+            "return_token_ids": True,
+        }
+        try:
+            found = (await self._fleet.ask(body, None))["prompt_token_ids"]
+        except GenerationError as error:
+            found = error
+        check_expansion(sent, found, "a vLLM server")
 
     async def _load(self, label: str) -> None:
         servers = self._fleet.present()
-        if _rank() != 0:
+        if rank() != 0:
             await self._follow(label)
             return
         self._may_send = True
@@ -244,12 +269,14 @@ class VLLMServerGenerator(SharedGenerator):
 
 
 @cache  # each round sends a copy of the policy to a rollout worker, which should keep its connections
-def _follower(urls: tuple[str, ...], options: tuple[tuple[str, Any], ...]) -> VLLMServerGenerator:
+def _follower(urls: tuple[str, ...], options: tuple[tuple[str, Any], ...], image_id: int | None) -> VLLMServerGenerator:
     """Return the copy of a generator in another process; it may not send weights.
 
     It begins at a random place, since copies do not know one another, nor how many there are.
     """
-    return VLLMServerGenerator(urls, place=secrets.SystemRandom().random(), **dict(options))
+    generator = VLLMServerGenerator(urls, place=secrets.SystemRandom().random(), **dict(options))
+    generator._image_id = image_id
+    return generator
 
 
 def _hang_up(
@@ -265,23 +292,3 @@ def _hang_up(
     except RuntimeError:  # not inside a loop: waiting inside one could block the loop that has to close
         concurrent.futures.wait([closing], timeout=10)
     return closing
-
-
-def _gather(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return all weights of a sharded model, in the memory of rank 0's machine; other ranks take part and keep none.
-
-    A server may return at any time, when the other ranks cannot help to gather.
-    """
-    return {name: weight.cpu() for name, weight in whole_weights(model) if _rank() == 0}
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _shared_name() -> str:
-    """Return a random name of this run, the same in all its processes: labels of other runs never match."""
-    names = [secrets.token_hex(4)]
-    if dist.is_initialized():
-        dist.broadcast_object_list(names, src=0)
-    return names[0]

@@ -6,10 +6,12 @@ An adapter goes over HTTP: it is small. The base weights are then sent only to s
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor, device
 from transformers import PreTrainedModel
 
@@ -17,7 +19,7 @@ from ...envs.core import ConfigurationError
 from ...envs.runtime.threads import run_in_thread
 from ..generation.contract import GenerationError
 from ..models.internals import kept_in_float32
-from ..models.named_weights import named_weights
+from ..models.named_weights import named_weights, whole_weights
 from . import check_vllm
 from .lora import base_version, packed_adapter
 from .over_nccl import NCCLSenders, SyncClient
@@ -99,6 +101,7 @@ class WeightTransfer:
                 )
             if not (await server.post("reset_prefix_cache", reset_running_requests="true"))["success"]:
                 return GenerationError(f"{server.url} still holds prefixes that were computed with the old weights")
+            await server.post("reset_encoder_cache")  # what a vision tower made of pictures
             await server.post("resume")
         except (ServerGoneError, GenerationError) as error:
             return error
@@ -131,3 +134,23 @@ class _Shipment:
     adapter: bytes | None
     base: tuple[int, ...] | None  # version of the base weights
     lora_rank: int
+
+
+def gather(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return all weights of a sharded model, in the memory of rank 0's machine; other ranks take part and keep none.
+
+    A server may return at any time, when the other ranks cannot help to gather.
+    """
+    return {name: weight.cpu() for name, weight in whole_weights(model) if rank() == 0}
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def shared_name() -> str:
+    """Return a random name of this run, the same in all its processes: labels of other runs never match."""
+    names = [secrets.token_hex(4)]
+    if dist.is_initialized():
+        dist.broadcast_object_list(names, src=0)
+    return names[0]
