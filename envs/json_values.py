@@ -8,7 +8,7 @@ from typing import Any
 
 import pydantic_core
 
-from .images import Image
+from .images import Image, is_pil
 
 
 def encodable(value: Any) -> Any:
@@ -29,11 +29,15 @@ def plain(value: Any) -> Any:
 
 def jsonable(value: Any, images: dict[str, Image] | None) -> Any:
     """Return a value of a row or a report as JSON; `images` gets the pictures, whose digests then stand for them."""
-    options: Any = {"inf_nan_mode": "strings", "fallback": plain, "context": images}
+    options: Any = {"inf_nan_mode": "strings", "fallback": _plain_or_picture, "context": images}
     try:
         return pydantic_core.from_json(pydantic_core.to_json(_picture(value), **options))
     except ValueError:  # bytes that are not UTF-8, lone surrogates, circular references
         return repr(value)
+
+
+def _plain_or_picture(value: Any) -> Any:
+    return Image.of(value) if is_pil(value) else plain(value)
 
 
 def _picture(value: Any) -> Any:

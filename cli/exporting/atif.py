@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,35 @@ from gymnast import __version__
 
 from ...envs.core import Message
 from ...envs.episode import Episode, Turn
+from ...envs.images import Image
 from ...envs.runtime.message_text import named_text
-from .turns import TurnTokens, calls_of, others_of, results_of, turn_tokens
+from .turns import TurnTokens, calls_of, content_of, others_of, results_of, turn_tokens
 
-SCHEMA = "ATIF-v1.5"
+SCHEMA = "ATIF-v1.8"
+IMAGES = "images"  # the folder of the pictures, beside the trajectories
 
 SOURCES = {"system": "system", "developer": "system", "assistant": "agent"}  # any other role: user
 
 
 def write_trajectories(folder: Path, played: Sequence[tuple[int, Episode]], *, model: str) -> None:
-    """Write a file for each of these steps and episodes."""
+    """Write a file for each of these steps and episodes, and each of their pictures once."""
     folder.mkdir(parents=True, exist_ok=True)
     for step, episode in played:
         group = re.sub(r"[^\w@.-]", "_", episode.spec.group)
         text = json.dumps(_trajectory(episode, step, model), default=str)
         (folder / f"{step:05d}-{group}-{episode.spec.member}.json").write_text(text + "\n")
+        for message in episode.messages:
+            content_of(message, partial(_keep, folder / IMAGES))
+
+
+def _keep(folder: Path, image: Image) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    (folder / image.file_name).write_bytes(image.data)
+    return _shown(image)
+
+
+def _shown(image: Image) -> dict[str, Any]:
+    return {"type": "image", "source": {"media_type": image.media_type, "path": f"{IMAGES}/{image.file_name}"}}
 
 
 def _trajectory(episode: Episode, step: int, model: str) -> dict[str, Any]:
@@ -83,7 +98,7 @@ def _steps(episode: Episode) -> Iterator[dict[str, Any]]:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    return {"source": SOURCES.get(message["role"], "user"), "message": named_text(message)}
+    return {"source": SOURCES.get(message["role"], "user"), "message": content_of(message, _shown)}
 
 
 def _answer(turn: Turn, number: int) -> dict[str, Any]:
@@ -99,7 +114,7 @@ def _answer(turn: Turn, number: int) -> dict[str, Any]:
 
 
 def _result(call: str | None, message: Message) -> dict[str, Any]:
-    return ({} if call is None else {"source_call_id": call}) | {"content": named_text(message)}
+    return ({} if call is None else {"source_call_id": call}) | {"content": content_of(message, _shown)}
 
 
 def _metrics(turn: Turn, tokens: TurnTokens | None) -> Mapping[str, Any]:

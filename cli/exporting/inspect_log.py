@@ -11,9 +11,10 @@ from typing import Any
 from ...envs.core import Message
 from ...envs.episode import Episode, ToolCallRecord
 from ...envs.extras import needs_extra
+from ...envs.images import Image
 from ...envs.runtime.message_text import named_text, written_arguments
 from ..terminal.exits import CommandError
-from .turns import calls_of, others_of, results_of, turn_tokens
+from .turns import calls_of, content_of, others_of, results_of, turn_tokens
 
 Played = Sequence[tuple[int, Episode]]
 """Steps and their episodes, at least one."""
@@ -103,13 +104,17 @@ def _turns(episode: Episode) -> Iterator[dict[str, Any]]:
         }
         for call, message, record in results_of(turn, number):
             name = None if record is None else record.name
-            result = {"role": "tool", "content": named_text(message), "tool_call_id": call, "function": name}
+            result = {"role": "tool", "content": content_of(message, _shown), "tool_call_id": call, "function": name}
             yield result | {"error": _error(record)}
         yield from map(_message, others_of(turn))
 
 
 def _message(message: Message) -> dict[str, Any]:
-    return {"role": ROLES.get(message["role"], message["role"]), "content": named_text(message)}
+    return {"role": ROLES.get(message["role"], message["role"]), "content": content_of(message, _shown)}
+
+
+def _shown(image: Image) -> dict[str, Any]:
+    return {"type": "image", "image": image.data_uri}
 
 
 def _error(record: ToolCallRecord | None) -> dict[str, Any] | None:

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
 from ...envs.core import Message
 from ...envs.episode import Episode, ToolCallRecord, Turn
+from ...envs.images import Image
+from ...envs.runtime.message_text import named_text
+
+
+def content_of(message: Message, shown: Callable[[Image], dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """Return the text of a message; if it shows pictures, its parts, with those that `shown` makes of the pictures."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    if not any(isinstance(part.get("image"), Image) for part in parts):
+        return named_text(message)
+    texts = [{"type": "text", "text": named_text({"content": [part]})} for part in parts]
+    return [
+        shown(part["image"]) if isinstance(part.get("image"), Image) else text
+        for part, text in zip(parts, texts, strict=True)
+    ]
 
 
 def calls_of(message: Message, number: int) -> list[tuple[str, str, dict[str, Any]]]:

@@ -12,6 +12,7 @@ from gymnast.cli.exporting.turns import turn_tokens
 from gymnast.envs import Episode, Message, StopReason, ToolCall
 from gymnast.records import read_episodes
 
+from ..envs.pictures import picture
 from ..training.buttons import forget, make_trainer
 from .made_runs import episode, write_run
 from .running import Run
@@ -28,7 +29,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def exported(run: Run, folder: Path, *arguments: str) -> list[dict[str, Any]]:
     outcome = run("export", folder, "--to", "atif", "-o", "out", "--json", *arguments)
     assert outcome.code == 0, outcome.err
-    found = [json.loads(path.read_text()) for path in sorted(Path("out").iterdir())]
+    found = [json.loads(path.read_text()) for path in sorted(Path("out").glob("*.json"))]
     assert outcome.json == {"path": "out", "episodes": len(found)}
     return found
 
@@ -67,7 +68,7 @@ def test_a_trajectory_has_the_fields_of_the_format(run: Run, trained: Path) -> N
     for trace in exported(run, trained, "--step", "2"):
         assert trace["extra"]["training_step"] == 2
         assert trace.keys() == {"schema_version", "session_id", "agent", "steps", "final_metrics", "extra"}
-        assert trace["schema_version"] == "ATIF-v1.5"
+        assert trace["schema_version"] == "ATIF-v1.8"
         assert {"name", "version", "model_name", "tool_definitions"} == trace["agent"].keys()
         assert [step["step_id"] for step in trace["steps"]] == list(range(1, len(trace["steps"]) + 1))
         for step in trace["steps"]:
@@ -97,12 +98,18 @@ def test_unusual_messages_are_exported(run: Run, tmp_path: Path) -> None:
         {"role": "user", "content": "well?"},
     ]
     turn.observation = [*turn.observation, *more]
+    seen = picture()
+    odd.prompt[-1]["content"] = [{"type": "text", "text": "look at "}, {"type": "image", "image": seen}]
     odd.traces = []
     write_run(tmp_path / "made", [(0, odd)])
     [found] = exported(run, tmp_path / "made")
     system, user, agent, reply = found["steps"]
     assert (system["source"], system["message"]) == ("system", "be [image]")
-    assert (user["message"], reply["source"], reply["message"]) == ("a question", "user", "well?")
+    name = f"images/{seen.file_name}"
+    source = {"media_type": "image/png", "path": name}
+    assert user["message"] == [{"type": "text", "text": "look at "}, {"type": "image", "source": source}]
+    assert (tmp_path / "out" / name).read_bytes() == seen.data
+    assert (reply["source"], reply["message"]) == ("user", "well?")
     assert agent["message"] == ""
     assert agent["reasoning_content"] == "hmm"
     assert [call["arguments"] for call in agent["tool_calls"]] == [{"where": "up"}, {"arguments": "{broken"}]

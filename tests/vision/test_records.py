@@ -27,7 +27,8 @@ def seen(group: int, *images: Image) -> Episode:
     parts: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
     shown: Message = {"role": "user", "content": [{"type": "text", "text": "look"}, *parts]}
     spec = specs(8)[group]
-    spec.task.row.update({"cat": {"bytes": CAT.data, "path": None}})  # type: ignore[attr-defined]
+    row = {"cat": {"bytes": CAT.data, "path": None}, "pillow": [CAT.open()]}
+    spec.task.row.update(row)  # type: ignore[attr-defined]
     trace = TokenTrace.of(Tokens([1, 2, 3], (ImageSpan(1, 2, images[0]),)))
     turn = Turn(message={"role": "assistant", "content": "ok"}, observation=[shown])
     return Episode(spec=spec, prompt=[shown], turns=[turn], traces=[trace], metrics={"odd": math.inf})
@@ -48,6 +49,7 @@ def test_a_run_keeps_each_picture_once_and_gives_it_back(tmp_path: Path, text: s
     named = {"digest": CAT.digest, "media_type": "image/png", "width": 6, "height": 4}
     assert line["prompt"][0]["content"][1] == {"type": "image", "image": named}
     assert (line["traces"][0]["images"][0]["image"], line["spec"]["task"]["row"]["cat"]) == (named, named)
+    assert line["spec"]["task"]["row"]["pillow"] == [named]
     assert Run(tmp_path).episodes[0].question == "look[image 6x4][image 40x30]"
     for again in ([one for _, one in read_episodes(log.path)][2], Run(tmp_path).episode(Run(tmp_path).episodes[2])):
         assert (again.prompt, again.turns[0].observation, again.traces) == (

@@ -14,7 +14,9 @@ from gymnast.cli.main import main
 from gymnast.envs import StopReason
 
 from ..cli.made_runs import episode, write_run
+from ..envs.pictures import picture
 
+SEEN = picture()
 log: Any = importlib.import_module("inspect_ai.log")
 
 
@@ -26,6 +28,10 @@ def made(tmp_path: Path) -> Path:
         (2, episode(member=0, reward=None, stop=StopReason.FAILED)),
     ]
     episodes[1][1].turns[0].message["reasoning_content"] = "hmm"
+    episodes[0][1].turns[0].observation[0]["content"] = [
+        {"type": "text", "text": "a result"},
+        {"type": "image", "image": SEEN},
+    ]
     folder = write_run(tmp_path / "made", episodes)
     (folder / "run.yaml").write_text("environment: e.py:E\nmodel: tiny\n")
     return folder
@@ -56,6 +62,7 @@ def test_inspect_reads_the_episodes(name: str, made: Path, tmp_path: Path) -> No
     assert answer.metadata["prompt_ids"] == [1]
     assert answer.metadata["logprobs"] == [-0.5] * 4
     assert (result.tool_call_id, result.text, result.error) == (answer.tool_calls[0].id, "a result", None)
+    assert result.content[1].image == SEEN.data_uri
     assert (wrong.messages[2].error.message, wrong.messages[1].content[0].reasoning) == ("no lamp", "hmm")
     assert failed.error.message == "step: OSError: the disk is full"
     assert "reward" not in failed.scores
