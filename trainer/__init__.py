@@ -7,7 +7,7 @@ with needs_extra("train", "gymnast.trainer"):
     import torch  # noqa: F401
     import transformers  # noqa: F401
 
-from ..envs.engine.compaction import EveryTurn
+from ..envs.engine.compaction import EveryTurn, last_images
 from .chat.chat_format import ChatFormat, recognise_tool_format
 from .chat.prompted_tools import PromptedFormat
 from .chat.recognition import Recognition
@@ -69,6 +69,7 @@ __all__ = [
     "ToolFormat",
     "TransformersGenerator",
     "conformance",
+    "last_images",
     "losses",
     "recognise_tool_format",
     "strip_thoughts",

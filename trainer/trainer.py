@@ -60,7 +60,8 @@ class AgentTrainer(WritesModelCard):
         chat_templates: For a dict of environments: chat templates by their names, in place of the tokenizer's.
         generator: Samples the answers; by default the one that the configuration names.
         peft_config: Trains a new adapter on the model, such as `peft.LoraConfig(...)` or a dict of its
-            arguments; the model's weights stay.
+            arguments; the model's weights stay. In a model that takes images it is on the language model, unless
+            `exclude_modules` or a regular expression as `target_modules` says otherwise.
         compact: Rewrites the messages of an episode that fill the model's context: `f(messages) -> messages`; or
             `EveryTurn(f)`.
         callbacks: As in `transformers.Trainer`; or a single one. A `RunFolder` takes the place of `record_run`'s.

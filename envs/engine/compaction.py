@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..core import Message, OverlongPromptError, ToolSchema
 from ..runtime.user_calls import call_function
@@ -28,6 +29,38 @@ class EveryTurn:
 
 
 Compact = Rewrite | EveryTurn
+
+
+EARLIER_IMAGE = "[an earlier image]"
+
+
+def last_images(count: int) -> Rewrite:
+    """Return a function for `compact=` that keeps the latest `count` pictures; `EARLIER_IMAGE` stands for older ones.
+
+    `compact=EveryTurn(last_images(3))` shows three at most, as agents that use a computer do; each further picture
+    begins a sample. `compact=last_images(3)` drops the older ones only when the context is full.
+
+    Raises:
+        ValueError: `count` is less than 0.
+    """
+    if count < 0:
+        raise ValueError(f"last_images takes a number of pictures, at least 0, got {count}")
+
+    def rewrite(messages: list[Message]) -> list[Message]:
+        contents = [message.get("content") for message in messages]
+        parts = [part for content in contents if isinstance(content, list) for part in content]
+        older = sum(part["type"] == "image" for part in parts) - count
+        history = list[Message]()
+        for message, content in zip(messages, contents, strict=True):
+            shown: list[Any] = []
+            for part in content if isinstance(content, list) else ():
+                is_image = part["type"] == "image"
+                shown.append({"type": "text", "text": EARLIER_IMAGE} if is_image and older > 0 else part)
+                older -= is_image
+            history.append({**message, "content": shown} if shown else message)
+        return history
+
+    return rewrite
 
 
 def check_compact(compact: Compact | None) -> None:

@@ -335,7 +335,8 @@ def test_a_plain_script(image: str, tmp_path: Path) -> None:
 
 def test_importing_loads_no_client_of_the_engine(tmp_path: Path) -> None:
     code = (
-        "import sys, gymnast.envs; print([n for n in ('docker', 'requests', 'urllib3', 'torch') if n in sys.modules])"
+        "import sys, gymnast.envs, gymnast.records\n"
+        "print([n for n in ('docker', 'requests', 'urllib3', 'torch', 'PIL') if n in sys.modules])"
     )
     result = subprocess.run(
         [sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True

@@ -15,7 +15,19 @@ from safetensors.torch import load_file
 from gymnast.envs import ConfigurationError
 from gymnast.trainer import GRPOTrainer, whole_weights
 
-from .buttons import ROWS, Buttons, ShiftedGenerator, adapted, config, forget, make_trainer, model, untied
+from . import gallery
+from .buttons import (
+    ROWS,
+    Buttons,
+    ScriptedGenerator,
+    ShiftedGenerator,
+    adapted,
+    config,
+    forget,
+    make_trainer,
+    model,
+    untied,
+)
 from .launching import alone, run_two
 from .test_step_gradient import CASES as STEPS
 from .test_step_gradient import EPISODES, assert_equal, step_gradient
@@ -199,6 +211,17 @@ except RolloutError as error:
     (folder / f"half-{rank}.txt").write_text(str(error))
 """
 
+PICTURES = """
+import gallery
+from accelerate.state import AcceleratorState
+
+for name, options in (("copied", dict(gradient_checkpointing=True)), ("sharded", gallery.SHARDED)):
+    AcceleratorState._reset_state()
+    options = dict(per_device_train_batch_size=4, ddp_backend="gloo") | options
+    found = gallery.gradients(folder / "pictures", config, ScriptedGenerator(gallery.babble), **options)
+    torch.save(found, folder / f"pictures-{name}-{rank}.pt")
+"""
+
 CASES: dict[str, dict[str, Any]] = {
     "whitened rewards and tokens of high entropy": {"advantage_estimator": "reinforce++", "top_entropy_quantile": 0.4},
     "several samples an episode": {"advantage_estimator": "max_rl", "loss_type": "grpo", "forgets": True},
@@ -316,7 +339,7 @@ trainer.train()
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """The folder and the reports of one pair of processes, whose end is an error of the second: a start is slow."""
     folder = tmp_path_factory.mktemp("two")
-    program = PROGRAM + REFILLS + MANY + GRADIENTS + SHARDED + ALONE
+    program = PROGRAM + REFILLS + MANY + GRADIENTS + PICTURES + SHARDED + ALONE
     (first, _), (second, error) = run_two(
         folder, program, json.dumps(CASES), json.dumps([*STEPS, "with an unused weight"]), timeout=290
     )
@@ -511,6 +534,17 @@ def test_the_gradient_of_a_step_in_two_processes_is_that_of_one(case: str, run: 
     folder, _ = run
     gradients, _ = torch.load(folder / "gradients-1.pt", weights_only=True)
     assert_equal(gradients[case], step_gradient(tmp_path, case, EPISODES))
+
+
+@pytest.mark.parametrize("name", ["copied", "sharded"])
+def test_processes_with_and_without_pictures_have_the_gradient_of_one(name: str, run: Any, tmp_path: Path) -> None:
+    folder, _ = run
+    expected = gallery.gradients(tmp_path, config, ScriptedGenerator(gallery.babble))
+    for rank in (0, 1):
+        pair = torch.load(folder / f"pictures-{name}-{rank}.pt", weights_only=True)
+        for got, gradient in zip(pair, expected, strict=True):
+            assert_equal(got, gradient)
+    assert [any(step[key].any() for key in step if "visual" in key) for step in expected] == [True, False]
 
 
 def test_ddp_looks_for_weights_without_a_gradient_only_if_told_to(run: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,29 @@ def test_the_images_of_a_saved_round_are_images_again(tmp_path: Path) -> None:
     _, [[again]] = Round.read(tmp_path / "round.pt")
     assert again == sample
     assert again.images[0].image.data == image.data
+
+
+def test_a_round_keeps_little_more_than_the_bytes_of_its_pictures() -> None:
+    def measured(count: int) -> tuple[int, int]:
+        """Return the memory of a round with so many pictures an episode, and the bytes of the pictures."""
+        tracemalloc.start()
+        episodes, total = list[EpisodeSamples](), 0
+        for number in range(8):
+            images = [picture(number * 10 + index, width=64, height=48) for index in range(count)]
+            total += sum(len(image.data) for image in images)
+            spans = [ImageSpan(20 * index, 12, image) for index, image in enumerate(images)]
+            options: dict[str, Any] = {"mask": [1], "sampling_logprobs": [-1.0], "advantages": torch.ones(1)}
+            episodes.append([Sample(prompt_ids=[1] * 200, completion_ids=[2], images=spans, **options)])
+        made = Round(0, episodes, parts=2, settings=SETTINGS, pad_id=PAD)
+        assert all(batch["inputs"].keys() == {"input_ids", "attention_mask"} for batch in micro_batches_of(made))
+        used = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        return used, total
+
+    measured(1)  # what Pillow and PyTorch import and keep
+    (used, total), (without, _) = measured(10), measured(0)
+    assert total > 700_000
+    assert used - without < 1.1 * total
 
 
 def test_a_round_without_samples_has_batches_that_teach_nothing() -> None:

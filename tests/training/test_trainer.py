@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from datasets import Dataset
 from torch import Tensor
 
 from gymnast.envs import Message, ToolEnv, matches, tool
+from gymnast.records import read_episodes
 from gymnast.trainer import LOSSES, AgentTrainer, GenerationRequest, GRPOConfig, GRPOTrainer
 
 from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, ids, make_trainer, model, tokenizer
@@ -90,6 +92,13 @@ def test_a_seed_decides_everything(trainer_class: type[AgentTrainer], tmp_path: 
 
 
 # Data and environments.
+
+
+def test_a_training_on_text_needs_no_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PIL", "PIL.Image"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    make_trainer(tmp_path, log_episodes_steps=1).train()
+    assert len([*read_episodes(tmp_path / "episodes.jsonl")]) == 8
 
 
 def test_a_datasets_dataset(tmp_path: Path) -> None:

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gymnast.envs import Message, ToolEnv
-from gymnast.trainer import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from gymnast.envs import ConfigurationError
+from gymnast.envs.engine.compaction import EARLIER_IMAGE
+from gymnast.trainer import (
+    EveryTurn,
+    Generation,
+    GenerationRequest,
+    GRPOConfig,
+    GRPOTrainer,
+    RLOOConfig,
+    RLOOTrainer,
+    TransformersGenerator,
+    last_images,
+)
+from gymnast.trainer.models.images import ImageEncoder, trains_images
 from gymnast.trainer.setup.model_facts import model_facts
 
-from ..envs.pictures import picture
+from ..training.gallery import Gallery
 from .families import make
-
-
-class Gallery(ToolEnv):
-    """Shows a picture after each answer, in every second row also before the first."""
-
-    def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
-        self.seen, self.number = 0, task["number"]
-        shown = [self.part()] if self.number % 2 else []
-        return [{"role": "user", "content": [{"type": "text", "text": "look"}, *shown]}]
-
-    def part(self) -> dict[str, Any]:
-        return {"type": "image", "image": picture(self.number, width=32 + 16 * (self.number % 3), height=48)}
-
-    def reply(self, message: Message) -> list[Message] | None:
-        self.reward += len(str(message.get("content"))) % 3
-        self.seen += 1
-        return [{"role": "user", "content": [self.part(), self.part()]}] if self.seen < 3 else None
 
 
 def config(kind: Any, folder: Path, **options: Any) -> Any:
@@ -58,6 +53,82 @@ def test_pictures_are_learned_from_with_exact_tokens(kind: Any, trainer: Any, tm
     again = trainer(str(folder), Gallery(), config(kind, tmp_path / "again"), rows)  # with its processor
     [episode] = again.rollout(rows[1:2])
     assert len(episode.traces[0].images) in (1, 3, 5)  # one, and two after each answer
+
+
+class Brief(TransformersGenerator):
+    """Ends an answer with one token in eight, so that episodes have several turns."""
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        return await super().generate(replace(request, stop_ids=request.stop_ids | {*range(20, 250, 8)}))
+
+
+def test_older_pictures_are_dropped_with_exact_tokens(tmp_path: Path) -> None:
+    processor, model = make("qwen3_vl")
+    args, rows = config(GRPOConfig, tmp_path), [{"number": 1}, {"number": 3}]
+    brief = Brief(model, images=ImageEncoder(processor))
+    parts: dict[str, Any] = {"processing_class": processor, "compact": EveryTurn(last_images(2)), "generator": brief}
+    agent = GRPOTrainer(model, Gallery(), args, rows, **parts)
+    agent.train()
+    *steps, _ = agent.state.log_history
+    assert [step["tokens/drift"] for step in steps] == [0, 0]
+    assert steps[0]["sampling/sampling_logp_difference/max"] < 1e-5
+    [episode] = agent.rollout(rows[:1])
+    shown = [(processor.decode(trace.prompt_ids).count(EARLIER_IMAGE), len(trace.images)) for trace in episode.traces]
+    assert shown == [(0, 1), (1, 2), (3, 2)]
+    with pytest.raises(ValueError, match="at least 0, got -1"):
+        last_images(-1)
+
+
+def test_pictures_are_learned_from_while_others_are_played(tmp_path: Path) -> None:
+    processor, model = make("qwen3_vl")
+    args = config(GRPOConfig, tmp_path, max_staleness=1, max_steps=3)
+    agent = GRPOTrainer(model, Gallery(), args, [{"number": 1}, {"number": 3}], processing_class=processor)
+    agent.train()
+    *steps, _ = agent.state.log_history
+    assert [step["tokens/drift"] for step in steps] == [0, 0, 0]
+    assert steps[0]["sampling/sampling_logp_difference/max"] < 1e-5
+    assert steps[-1]["staleness/max"] == 1
+    assert all(step["grad_norm"] > 0 for step in steps)
+
+
+@pytest.mark.parametrize(("way", "bf16"), [("frozen tower", False), ("adapter", True)])
+def test_a_tower_that_is_not_in_training_stays_without_activations(way: str, bf16: bool, tmp_path: Path) -> None:
+    processor, model = make("qwen3_vl")
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    needed: list[bool] = []
+    model.model.visual.blocks[0].register_forward_hook(
+        lambda _block, _args, output: needed.append(output.requires_grad)
+    )
+    options: dict[str, Any] = {"gradient_checkpointing": True, "bf16": bf16, "use_cpu": True, "beta": 0.0}
+    args = config(GRPOConfig, tmp_path, freeze_vision=way == "frozen tower", **options)
+    peft = {"r": 2, "target_modules": ["q_proj", "linear_fc1"]} if way == "adapter" else None
+    parts = {"processing_class": processor, "peft_config": peft}
+    agent = GRPOTrainer(model, Gallery(), args, [{"number": 1}, {"number": 3}], **parts)
+    agent.train()
+    *steps, _ = agent.state.log_history
+    assert [step["tokens/drift"] for step in steps] == [0, 0]
+    assert all(step["grad_norm"] > 0 for step in steps)
+    assert needed
+    assert not any(needed)
+    after: Any = agent.model
+    trained = {name for name, weight in after.named_parameters() if weight.requires_grad}
+    assert trains_images(after) == (way == "frozen tower")
+    if way == "adapter":
+        assert {name.split(".")[3] for name in trained} == {"language_model"}
+        return
+    changed = {name for name, weight in after.named_parameters() if (weight != before[name]).any()}
+    assert changed <= trained
+    assert {name.split(".")[2] for name in changed if "visual" in name} == {"merger", "deepstack_merger_list"}
+
+
+@pytest.mark.parametrize("given", ["a tokenizer", "an adapter"])
+def test_freezing_what_is_not_in_training_is_refused(given: str, tmp_path: Path) -> None:
+    processor, model = make("qwen3_vl")
+    parts: dict[str, Any] = {"processing_class": processor.tokenizer}
+    if given == "an adapter":
+        parts = {"processing_class": processor, "peft_config": {}}
+    with pytest.raises(ConfigurationError, match="freeze_vision=True has no effect"):
+        GRPOTrainer(model, Gallery(), config(GRPOConfig, tmp_path, freeze_vision=True), [{"number": 0}], **parts)
 
 
 def test_pictures_are_made_smaller(tmp_path: Path) -> None:

@@ -22,8 +22,10 @@ from torch import Tensor
 from gymnast.trainer import whole_weights
 from gymnast.trainer.models.named_weights import named_weights
 
-from ..training.buttons import Disturbed, adapted, experts, make_trainer, model, untied
+from ..training import gallery
+from ..training.buttons import Disturbed, ScriptedGenerator, adapted, config, experts, make_trainer, model, untied
 from ..training.launching import alone, deepspeed_variables, for_deepspeed, launch
+from ..training.test_step_gradient import assert_equal
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +35,9 @@ from pathlib import Path
 import deepspeed
 import torch
 from accelerate.state import AcceleratorState
-from buttons import ROWS, Buttons, CopyGenerator, Disturbed, adapted, config, experts, model, tokenizer, untied, zero
+import gallery
+from buttons import ROWS, Buttons, CopyGenerator, Disturbed, ScriptedGenerator
+from buttons import adapted, config, experts, model, tokenizer, untied, zero
 from gymnast.trainer import GRPOTrainer, whole_weights
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled; gloo does as well
@@ -100,6 +104,13 @@ for stage in (2, 3):
     make(f"disturbed{stage}", model(), model(), disturbed.reward, [disturbed], **options).train()
     torch.save(disturbed.weights, folder / f"disturbed{stage}-{rank}.pt")
 
+for stage in (2, 3):
+    AcceleratorState._reset_state()
+    options = dict(per_device_train_batch_size=4, ddp_backend="gloo", deepspeed=zero(stage))
+    babbling, agent = ScriptedGenerator(gallery.babble), str(folder / "seeing")
+    found = gallery.gradients(folder / "pictures", config, babbling, agent, **options)
+    torch.save(found, folder / f"pictures{stage}-{rank}.pt")
+
 # Each of these is an error before the model is loaded, but for the last one.
 for name, agent, wrong, others in (
     ("stage", "no such model", zero(1), {}),
@@ -130,6 +141,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]
     }
     folder = tmp_path_factory.mktemp("two")
     model().save_pretrained(folder / "base")
+    for part in gallery.seeing():
+        part.save_pretrained(folder / "seeing")
     errors, others = launch(folder, PROGRAM, json.dumps(files), variables=variables)
     assert errors == others
     return folder, errors
@@ -216,6 +229,16 @@ def test_a_step_that_must_not_change_the_weights_does_not(run: Any, stage: int, 
         False,
         True,
     ]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_processes_with_and_without_pictures_have_the_gradient_of_one(run: Any, stage: int, tmp_path: Path) -> None:
+    folder, _ = run
+    expected = gallery.gradients(tmp_path, config, ScriptedGenerator(gallery.babble))
+    for rank in (0, 1):
+        pair = torch.load(folder / f"pictures{stage}-{rank}.pt", weights_only=True)
+        for got, gradient in zip(pair, expected, strict=True):
+            assert_equal(got, gradient)
 
 
 MESSAGES = {

@@ -166,7 +166,8 @@ class ChatTemplate:
             last = next((place for place in range(first, len(offsets)) if offsets[place][0] >= end), len(offsets))
             spans.append(ImageSpan(first, last - first, image))
             first = last
-        return Tokens(encoded["input_ids"][skipped:], tuple(spans))
+        shared: dict[int, int] = {}  # an image is one id many times, and each int would take 32 bytes
+        return Tokens([shared.setdefault(i, i) for i in encoded["input_ids"][skipped:]], tuple(spans))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of these tokens, special ones included."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...envs.episode import Episode
-from ...envs.tokens import Image, ImageSpan, TokenTrace
+from ...envs.tokens import Image, ImageSpan, Tokens, TokenTrace
 from .settings import LearningSettings
 
 Item = TypeVar("Item")
@@ -92,21 +92,30 @@ class Batch:
     sequences: int  # number of episodes with at least one loss token
 
     @classmethod
-    def of(cls, episodes: Sequence[EpisodeSamples], settings: LearningSettings, *, pad_id: int) -> Batch:
+    def of(
+        cls,
+        episodes: Sequence[EpisodeSamples],
+        settings: LearningSettings,
+        *,
+        pad_id: int,
+        picture: Tokens | None = None,
+    ) -> Batch:
         """Return the batch of these episodes; samples without a gradient count only in the divisors of the loss."""
         samples = [sample for samples in episodes for sample in samples]
         loss_tokens = sum(sum(sample.mask) for sample in samples)
         with_gradient = [sample for sample in samples if sample.has_gradient(settings)]
         parts = micro_batches(with_gradient or [filler(pad_id)], max_tokens=settings.max_tokens_per_batch)
         return cls(
-            micro_batches=[make_micro_batch(part, pad_id=pad_id, batch_loss_tokens=loss_tokens) for part in parts],
+            micro_batches=[
+                make_micro_batch(part, pad_id=pad_id, batch_loss_tokens=loss_tokens, picture=picture) for part in parts
+            ],
             loss_tokens=loss_tokens,
             sequences=sum(any(any(sample.mask) for sample in samples) for samples in episodes),
         )
 
-    def filled(self, count: int, pad_id: int) -> Batch:
+    def filled(self, count: int, pad_id: int, picture: Tokens | None = None) -> Batch:
         """Add empty micro-batches until there are `count`."""
-        empty = make_micro_batch([filler(pad_id)], pad_id=pad_id)
+        empty = make_micro_batch([filler(pad_id)], pad_id=pad_id, picture=picture)
         return replace(self, micro_batches=self.micro_batches + [empty] * (count - len(self.micro_batches)))
 
 
@@ -153,22 +162,31 @@ class MicroBatch(TypedDict):
     pictures: NotRequired[list[list[Image]]]  # of each row; their features are made for the forward pass
 
 
-def make_micro_batch(samples: Sequence[Sample], *, pad_id: int, batch_loss_tokens: int = 0) -> MicroBatch:
-    """Return the tensors of these samples; of their advantages and the like, those that the samples have."""
-    length = max(sample.length for sample in samples)
+def make_micro_batch(
+    samples: Sequence[Sample], *, pad_id: int, batch_loss_tokens: int = 0, picture: Tokens | None = None
+) -> MicroBatch:
+    """Return the tensors of these samples; of their advantages and the like, those that the samples have.
+
+    `picture` stands behind the shortest row if no sample has an image, so that every forward pass has one. It is no
+    loss token, and the loss tokens before it do not see it.
+    """
+    pictures = [[span.image for span in sample.images] for sample in samples]
+    behind = Tokens([]) if picture is None or any(pictures) else picture
+    shortest = min(range(len(samples)), key=lambda row: samples[row].length)
+    pictures[shortest] += behind.pictures
+    length = max(max(sample.length for sample in samples), samples[shortest].length + len(behind))
     keep = length - min(len(sample.prompt_ids) for sample in samples)
     ids_BL = torch.full((len(samples), length), pad_id)
     attention_mask_BL = torch.zeros(len(samples), length, dtype=torch.long)
     names = ["mask", "sampling_logprobs", "advantages", "old_logprobs", "ref_logprobs"]
     of_tokens = {name: torch.zeros(len(samples), keep) for name in names if getattr(samples[0], name) is not None}
     for row, sample in enumerate(samples):
-        ids = sample.prompt_ids + sample.completion_ids
+        ids = sample.prompt_ids + sample.completion_ids + (behind.ids if row == shortest else [])
         ids_BL[row, : len(ids)] = torch.tensor(ids)
         attention_mask_BL[row, : len(ids)] = 1
         place = completion_slice(sample, length, keep)
         for name, values_BT in of_tokens.items():
             values_BT[row, place] = torch.as_tensor(getattr(sample, name), dtype=torch.float32)
-    pictures = [[span.image for span in sample.images] for sample in samples]
     made = MicroBatch(
         inputs={"input_ids": ids_BL, "attention_mask": attention_mask_BL},
         # Found here, on the CPU: on a GPU the search would wait for all work before it.

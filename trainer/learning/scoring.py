@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...envs.episode import Episode
+from ...envs.tokens import Tokens
 from ..models.contexts import evaluating
 from ..models.images import ImageEncoder
 from ..models.output_head import OutputHead
@@ -39,6 +40,7 @@ class Scorer:
     pad_id: int
     head: OutputHead | None = None  # of the model; see `token_logprobs`
     images: ImageEncoder | None = None  # of a model that takes them
+    picture: Tokens | None = None  # shown in passes without one: several processes need the vision tower in each pass
     passes: Callable[[int], int] = int
     """The largest of all processes' numbers of forward passes: sharded weights need every process in each pass."""
     on_scored: Callable[[list[tuple[Episode, EpisodeSamples, float]]], None] | None = None
@@ -129,7 +131,7 @@ class Scorer:
         with evaluating(model), torch.no_grad():
             parts = micro_batches(samples, max_tokens=settings.max_tokens_per_batch, max_rows=settings.rows_at_once)
             for part in parts + [[filler(self.pad_id)]] * (self.passes(len(parts)) - len(parts)):
-                batch = make_micro_batch(part, pad_id=self.pad_id)
+                batch = make_micro_batch(part, pad_id=self.pad_id, picture=self.picture)
                 length, keep = batch["inputs"]["input_ids"].shape[1], batch["mask"].shape[1]
                 logprobs_BT, entropies_BT = token_logprobs(
                     model,

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ...envs.episode import Episode
+from ...envs.tokens import Tokens
 from ..learning.losses import StepCounts
 from ..learning.objective import objective
 from ..learning.samples import Batch, EpisodeSamples, MicroBatch, Sample, split_evenly
@@ -41,11 +42,12 @@ class Round:
     parts: int  # the number of batches
     settings: LearningSettings  # say how a batch is cut into micro-batches
     pad_id: int
+    picture: Tokens | None = None  # as in `Scorer`
 
     @cached_property
     def batches(self) -> list[Batch]:
         parts = split_evenly(self.episodes, self.parts)
-        return [Batch.of(part, self.settings, pad_id=self.pad_id) for part in parts]
+        return [Batch.of(part, self.settings, pad_id=self.pad_id, picture=self.picture) for part in parts]
 
     def save(self, path: Path) -> None:
         episodes = [[asdict(sample) for sample in samples] for samples in self.episodes]
@@ -85,7 +87,8 @@ class Steps:
         batches = [self._rounds[index].batches[place % schedule.steps_per_generation] for index, place in places]
         self.counts = self._count(batches, device)
         # Processes that share the weights compute each layer together, so all need as many micro-batches.
-        return [batch.filled(self.scorer.passes(len(batch.micro_batches)), self.scorer.pad_id) for batch in batches]
+        pad_id, picture, passes = self.scorer.pad_id, self.scorer.picture, self.scorer.passes
+        return [batch.filled(passes(len(batch.micro_batches)), pad_id, picture) for batch in batches]
 
     def _play(self, index: int, step: int) -> Round:
         """Play the tasks of a round, and score their episodes."""
@@ -141,8 +144,10 @@ class Steps:
         self.source.load(folder)
 
     def _round(self, index: int, samples: list[EpisodeSamples]) -> Round:
-        parts = self.source.schedule.steps_per_generation
-        return Round(index, samples, parts=parts, settings=self.scorer.settings, pad_id=self.scorer.pad_id)
+        parts, scorer = self.source.schedule.steps_per_generation, self.scorer
+        return Round(
+            index, samples, parts=parts, settings=scorer.settings, pad_id=scorer.pad_id, picture=scorer.picture
+        )
 
     def _path(self, folder: Path) -> Path:
         return folder / f"round{self.source.processes.suffix}.pt"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from transformers import PreTrainedModel
 
 from ...envs.extras import needs_extra
 from ...sandbox.keywords import named_parameters, unknown_names
+from .internals import takes_images
 
 
 def adapter_config(peft_config: Any) -> Any:
@@ -40,7 +43,8 @@ def adapter_config(peft_config: Any) -> Any:
 def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpointing: bool = False) -> PreTrainedModel:
     """Put a new adapter of PEFT on the model, if `peft_config` is given.
 
-    A model that is loaded in 8 or 4 bits is prepared as for QLoRA (Dettmers et al. 2023, arXiv 2305.14314).
+    A model that is loaded in 8 or 4 bits is prepared as for QLoRA (Dettmers et al. 2023, arXiv 2305.14314). The
+    vision tower of a model that takes images gets no adapter, unless the configuration says which layers do.
     """
     if peft_config is None:
         if _is_quantised(model) and not has_adapter(model):
@@ -57,7 +61,25 @@ def with_adapter(model: PreTrainedModel, peft_config: Any, *, gradient_checkpoin
         )
     if _is_quantised(model):
         model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=gradient_checkpointing)
+    if takes_images(model.config):
+        peft_config = _for_language(model, peft_config)
     return peft.get_peft_model(model, peft_config)  # type: ignore[return-value]
+
+
+def _for_language(model: Any, peft_config: Any) -> Any:
+    """Return the configuration for the layers of the language model: all linear ones if it names none.
+
+    One with `exclude_modules`, or a regular expression as `target_modules`, says itself which layers it means.
+    """
+    targets = getattr(peft_config, "target_modules", "")  # not every kind of adapter has targets
+    if (isinstance(targets, str) and targets != "all-linear") or peft_config.exclude_modules is not None:
+        return peft_config
+    [name] = [name for name, module in model.named_modules() if module is model.get_decoder()]
+    changed = copy.copy(peft_config)
+    changed.exclude_modules = rf"(?!{re.escape(name)}\.|lm_head$).*"
+    if targets is None and not getattr(peft_config, "target_parameters", None):
+        changed.target_modules = "all-linear"
+    return changed
 
 
 def load_adapters(model: Any, folder: Path) -> None:

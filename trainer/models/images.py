@@ -9,9 +9,10 @@ Axes: B rows of one forward pass; L tokens of a row.
 from __future__ import annotations
 
 import copy
+import sys
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from inspect import signature
 from typing import Any
 
@@ -21,9 +22,11 @@ from torch import Tensor, nn
 
 from ...envs.core import ConfigurationError
 from ...envs.images import Image
+from ...envs.tokens import ImageSpan, Tokens
 from .output_head import inner_model
 
-REMEMBERED = 4096  # texts of images; a text is a few kB
+REMEMBERED = 4096  # texts of images
+SHRUNK = 256  # pictures that were made smaller, which takes as long as their features; decoded ones would fill memory
 
 
 class ImageEncoder:
@@ -56,6 +59,7 @@ class ImageEncoder:
         self.placeholder_id: int = processor.tokenizer.convert_tokens_to_ids(self.placeholder)
         self.token_ids = frozenset(i for of_kind in of_tokens for i in getattr(processor, of_kind, None) or () if i)
         self._texts: dict[str, str] = {}
+        self._at_most = lru_cache(SHRUNK)(Image.at_most)  # the members of a group see the same first pictures
         small, large = (Image.of(np.full((side, 2 * side, 3), 99, np.uint8)) for side in (64, 96))
         made, together = self._replacements([small, large])
         if together != [self._replacements([image])[1][0] for image in (small, large)]:
@@ -76,14 +80,15 @@ class ImageEncoder:
 
     def shown(self, image: Image) -> Image:
         """Return the picture that the model sees: the image itself, or a smaller one."""
-        return image if self.max_pixels is None else image.at_most(self.max_pixels)
+        return image if self.max_pixels is None else self._at_most(image, self.max_pixels)
 
     def text(self, image: Image) -> str:
         """Return the text that takes the place of the placeholder; `image` is one that is `shown`."""
         if image.digest not in self._texts:
             if len(self._texts) >= REMEMBERED:
                 self._texts.clear()
-            [self._texts[image.digest]] = self._replacements([image])[1]
+            [text] = self._replacements([image])[1]
+            self._texts[image.digest] = sys.intern(text)  # pictures of one size share it: it may have 10 kB
         return self._texts[image.digest]
 
     def inputs(self, ids_BL: Tensor, mask_BL: Tensor, images: Sequence[Sequence[Image]]) -> dict[str, Tensor]:
@@ -95,6 +100,13 @@ class ImageEncoder:
             made = self._call([[*row] for row in images if row], padding=True, return_tensors="pt")
             found |= {name: value.to(ids_BL.device) for name, value in made.items() if name not in found}
         return found
+
+    @cached_property
+    def smallest(self) -> Tokens:
+        """A small picture, for a forward pass that must have one."""
+        image = Image.of(np.zeros((32, 32, 3), np.uint8))
+        ids = self._call([[image]], text=[self.placeholder], add_special_tokens=False)["input_ids"][0]
+        return Tokens([*ids], (ImageSpan(0, len(ids), image),))
 
     @cached_property
     def _image_ids(self) -> Tensor:
@@ -109,6 +121,37 @@ class ImageEncoder:
         pictures = [[image.open() for image in row] for row in rows]
         with self._lock:
             return self._processor(images=pictures, **options)
+
+
+def freeze_vision(model: nn.Module) -> None:
+    """Leave the vision tower as it is: no gradient, and no activation is kept for one. The projector still trains.
+
+    Raises:
+        ConfigurationError: no weight of the tower is in training.
+    """
+    tower: Any = inner_model(model)
+    # Families with a projector inside the tower, such as Qwen-VL and GLM-V, call it a merger.
+    named = tower.get_encoder(modality="image").named_parameters()
+    weights = [weight for name, weight in named if "merger" not in name]
+    if not any(weight.requires_grad for weight in weights):
+        raise ConfigurationError(
+            "freeze_vision=True has no effect, since no weight of the vision tower is in training (an adapter is on "
+            "the language model alone by default): leave it out"
+        )
+    for weight in weights:
+        weight.requires_grad_(False)
+
+
+def trains_images(model: nn.Module) -> bool:
+    """Return whether training changes what the model makes of a picture: its tower or its projector is in training.
+
+    If not, as with an adapter on the language model, an engine may keep the embeddings of pictures when it gets new
+    weights. With `freeze_vision` alone it may not: what vLLM keeps is the output of the projector, which trains.
+    """
+    inner: Any = inner_model(model)
+    parts = (inner.get_decoder(), inner.get_output_embeddings())
+    of_text = {id(weight) for part in parts for weight in part.parameters()}
+    return any(weight.requires_grad and id(weight) not in of_text for weight in inner.parameters())
 
 
 def positions(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:

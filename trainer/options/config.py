@@ -64,6 +64,9 @@ class AgentConfig(TrainingArguments):
     max_image_pixels: Count | None = option(
         None, "Maximum pixels of a picture that the model sees; larger ones are made smaller. None: no limit."
     )
+    freeze_vision: bool = option(
+        False, "Whether the vision tower of a model that takes images stays as it is. The projector behind it trains."
+    )
     max_tokens_per_batch: Count | None = option(
         None, "Maximum tokens in a forward pass, padding included. A larger batch takes several. None: no limit."
     )

@@ -68,15 +68,16 @@ def check_sharding(args: AgentConfig, generator: Generator | None) -> None:
 
 
 def check_images(args: AgentConfig, images: ImageEncoder | None) -> None:
-    """Check that a model that takes images can be trained as the configuration says.
+    """Check that a model takes images if an option needs them.
 
     Raises:
-        ConfigurationError: it cannot yet.
+        ConfigurationError: it takes none.
     """
-    if images is not None and args.world_size > 1:
+    needing = [name for name in ("freeze_vision", "max_image_pixels") if getattr(args, name)]
+    if images is None and needing:
         raise ConfigurationError(
-            f"a model that takes images is trained by one process so far, got {args.world_size}; or train it on text "
-            f"alone: processing_class=processor.tokenizer"
+            f"{needing[0]}={getattr(args, needing[0])} has no effect on a training without images: leave it out, or "
+            f"give a model that takes images, with its processor"
         )
 
 

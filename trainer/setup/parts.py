@@ -19,7 +19,7 @@ from ..learning.settings import LearningSettings
 from ..models.adapters import adapter_config
 from ..models.contexts import file_bars
 from ..models.distributed import Processes
-from ..models.images import ImageEncoder
+from ..models.images import ImageEncoder, freeze_vision
 from ..models.output_head import OutputHead
 from ..models.reference import ADAPTER, Reference, ReferenceSync
 from ..models.reward_model import RewardLike, as_reward_functions
@@ -82,6 +82,7 @@ class Parts:
             pad_id=self.pad_id,
             passes=processes.most if processes.in_lockstep else int,
             images=self.images,
+            picture=self.images.smallest if self.images is not None and processes.count > 1 else None,
         )
 
     def read_weights(self, scorer: Scorer, processes: Processes) -> ReferenceSync | None:
@@ -183,6 +184,8 @@ def make_parts(
         model, processing_class, args.model_init_kwargs, max_image_pixels=args.max_image_pixels
     )
     check_images(args, images)
+    if args.freeze_vision:
+        freeze_vision(model)
     player = make_player(
         model,
         tokenizer,
