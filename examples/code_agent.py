@@ -3,8 +3,9 @@
     python examples/code_agent.py --seed 1
 
 makes a tiny Qwen3 model (0.5 M parameters), shows it some demonstrations, and trains it by reinforcement learning. Each
-question is about a file of numbers that exists only in the sandbox, so the model has to write a program, run it and
-report what it printed. Its success on new questions rises from below 50 % to above 80 %, in some minutes on two cores.
+question is about the numbers of a file, which a tool reads. The model's one tool is its code, and the code calls the
+others: `from tools import final_answer, read`. Its success on new questions rises from below 50 % to above 80 %, in
+some minutes on two cores. With `--tools-in calls` the model calls the tools itself, so it has to compute in its head.
 With `--model Qwen/Qwen3-0.6B` the same file trains a model from the Hub.
 
 It needs a Docker engine, and makes the sandbox's image from this machine's Python if it is not there yet. The run is
@@ -15,16 +16,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import random
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from gymnast.envs import CodeEnv, tool_call
+from gymnast.envs import CodeEnv, tool, tool_call
 from gymnast.sandbox import DockerExecutor, ExecutorPool, Limits, SandboxError, build_image
 from gymnast.trainer import AgentTrainer, GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder
 from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
@@ -36,8 +39,23 @@ COUNTS = range(3, 10)
 HELD_OUT = 256
 
 
+class Files(CodeEnv):
+    """Answer questions about files of numbers."""
+
+    @tool
+    def read(self, file: str) -> list[int]:
+        """Return the numbers of a file.
+
+        Args:
+            file: The file's name.
+        """
+        if file != self.task["file"]:
+            raise ValueError(f"there is no {file}")
+        return self.task["numbers"]
+
+
 def random_task(rng: random.Random, *, held_out: bool) -> dict[str, Any]:
-    """A row for `CodeEnv`. One question in four is asked only when it is held out."""
+    """A row for `Files`. One question in four is asked only when it is held out."""
     while True:
         word, count, file = rng.choice(list(FUNCTIONS)), rng.choice(COUNTS), rng.choice(FILES)
         if ((list(FUNCTIONS).index(word) + count + FILES.index(file)) % 4 == 0) is held_out:
@@ -45,7 +63,6 @@ def random_task(rng: random.Random, *, held_out: bool) -> dict[str, Any]:
     numbers = [rng.randint(1, 99) for _ in range(10)]
     return {
         "prompt": f"What is the {word} of the first {count} numbers in {file}?",
-        "files": {file: "\n".join(map(str, numbers))},
         "answer": str(FUNCTIONS[word](numbers[:count])),
         "word": word,
         "count": count,
@@ -54,24 +71,25 @@ def random_task(rng: random.Random, *, held_out: bool) -> dict[str, Any]:
     }
 
 
-def demonstration(task: dict[str, Any], rng: random.Random) -> list[Any]:
-    """A conversation that shows how to write programs, but rarely the right one: the model learns that from rewards."""
+def demonstration(task: dict[str, Any], rng: random.Random, *, in_code: bool) -> list[Any]:
+    """A conversation that shows how to call the tools, but rarely the right answer: the model learns that from rewards."""
     function = FUNCTIONS[task["word"]] if rng.random() < 0.15 else rng.choice(list(FUNCTIONS.values()))
-    code = (
-        f"numbers = [int(line) for line in open('{task['file']}')]\n"
-        f"print({function.__name__}(numbers[:{task['count']}]))"
-    )
-    printed = str(function(task["numbers"][: task["count"]]))
-    result = {"role": "tool", "name": "python", "content": printed}
     question = {"role": "user", "content": task["prompt"]}
-    return [question, tool_call("python", code=code), result, tool_call("final_answer", answer=printed)]
+    if in_code:
+        code = f"numbers = read('{task['file']}')\nfinal_answer({function.__name__}(numbers[:{task['count']}]))"
+        return [question, tool_call("python", code=f"from tools import final_answer, read\n{code}")]
+    result = {"role": "tool", "name": "read", "content": json.dumps(task["numbers"], separators=(",", ":"))}
+    answer = tool_call("final_answer", answer=str(function(task["numbers"][: task["count"]])))
+    return [question, tool_call("read", file=task["file"]), result, answer]
 
 
 def tiny_model(environment: CodeEnv, seed: int, console: Console) -> tuple[Any, Any]:
     """A model that has seen a few demonstrations, and its tokenizer."""
     rng = random.Random(seed)
     tools = environment.tool_schemas()
-    demonstrations = [(demonstration(random_task(rng, held_out=False), rng), tools) for _ in range(2048)]
+    tasks = [random_task(rng, held_out=False) for _ in range(2048)]
+    in_code = environment.tools_in != "calls"
+    demonstrations = [(demonstration(task, rng, in_code=in_code), tools) for task in tasks]
     tokenizer = tokenizer_for(demonstrations)
     model = make_tiny_model(tokenizer, seed=seed)
     console.print("showing a tiny model how tools are called, in less than a minute ...")
@@ -128,7 +146,15 @@ def evaluate(trainer: AgentTrainer, tasks: list[dict[str, Any]], console: Consol
     if failures:
         console.print(f"{len(failures)} evaluation episodes failed, the first in {failures[0]}", markup=False)
     right = sum(episode.metrics["success"] for episode in episodes if episode.failure is None)
-    return right / (len(episodes) - len(failures)), len(failures)
+    played = [episode for episode in episodes if episode.failure is None]
+    means = {
+        "turns": fmean(len(episode.turns) for episode in played),
+        "calls": fmean(len(episode.tool_calls) for episode in played),
+        "sampled tokens": fmean(episode.num_sampled for episode in played),
+        "tokens of the episode": fmean(len(episode.traces[0].ids) for episode in played),
+    }
+    console.print(", ".join(f"{value:.1f} {name}" for name, value in means.items()) + " an episode")
+    return right / len(played), len(failures)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> None:
@@ -139,7 +165,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
     limits = Limits(memory="128m", workspace="16m", tmp="16m", pids=32)
     pool = ExecutorPool(DockerExecutor(limits=limits), max_boxes=arguments.boxes)
     try:
-        environment = CodeEnv(code_executor=pool, code_timeout=5.0)
+        environment = Files(code_executor=pool, code_timeout=5.0, tools_in=arguments.tools_in)
         trainer = make_trainer(arguments, environment, folder, [records, RichProgress(console)], console)
         rng = random.Random(2000 + arguments.seed)
         tasks = [random_task(rng, held_out=True) for _ in range(HELD_OUT)]
@@ -178,6 +204,7 @@ def main() -> None:
     parser.add_argument("--algorithm", choices=sorted(ALGORITHMS), default="grpo")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=60, help="optimiser steps (default: %(default)s)")
+    parser.add_argument("--tools-in", choices=("python", "calls"), default="python", help="who calls the tools")
     parser.add_argument("--boxes", type=int, default=64, help="containers at a time (default: %(default)s)")
     parser.add_argument("--model", help="a model of the Hugging Face Hub; by default a tiny one is made")
     parser.add_argument("--output-dir", type=Path, default=Path("runs"))

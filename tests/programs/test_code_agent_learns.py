@@ -45,8 +45,8 @@ def check_code_folder(folder: Path) -> dict[str, Any]:
     assert (folder / "reward.png").read_bytes().startswith(b"\x89PNG\r\n")
     episodes = [episode for _, episode in read_episodes(folder / "episodes.jsonl")]
     assert len(episodes) % 128 == 0
-    calls = [call.name for episode in episodes for turn in episode.turns for call in turn.tool_calls]
-    assert {"python", "final_answer"} <= set(calls)
+    calls = [call.name for episode in episodes for call in episode.tool_calls]
+    assert {"python", "read", "final_answer"} <= set(calls)
     assert AutoModelForCausalLM.from_pretrained(folder / "model").num_parameters() < 1_000_000
     assert AutoTokenizer.from_pretrained(folder / "model").chat_template
     return summary
