@@ -72,7 +72,7 @@ def random_task(rng: random.Random, *, held_out: bool) -> dict[str, Any]:
 
 
 def demonstration(task: dict[str, Any], rng: random.Random, *, in_code: bool) -> list[Any]:
-    """A conversation that shows how to call the tools, but rarely the right answer: the model learns that from rewards."""
+    """A conversation that shows how to call the tools, but rarely gives the right answer: rewards teach that."""
     function = FUNCTIONS[task["word"]] if rng.random() < 0.15 else rng.choice(list(FUNCTIONS.values()))
     question = {"role": "user", "content": task["prompt"]}
     if in_code:

@@ -56,12 +56,16 @@ class OutsideCalls:
         self._running = asyncio.ensure_future(execution)
         self._connection.on_call = self._take
         try:
-            return await self._running
+            result = await self._running
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._error is None or (task is not None and task.cancelling()):
                 raise
             raise self._error from None
+        else:
+            if self._error is not None:  # the code ended at the same moment
+                raise self._error
+            return result
         finally:
             self._connection.on_call = None
             if self._call is not None:
