@@ -49,7 +49,7 @@ class Files(CodeEnv):
         Args:
             file: The file's name.
         """
-        if file != self.task["file"]:
+        if file != self.task["path"]:
             raise ValueError(f"there is no {file}")
         return self.task["numbers"]
 
@@ -66,7 +66,7 @@ def random_task(rng: random.Random, *, held_out: bool) -> dict[str, Any]:
         "answer": str(FUNCTIONS[word](numbers[:count])),
         "word": word,
         "count": count,
-        "file": file,
+        "path": file,
         "numbers": numbers,
     }
 
@@ -76,11 +76,11 @@ def demonstration(task: dict[str, Any], rng: random.Random, *, in_code: bool) ->
     function = FUNCTIONS[task["word"]] if rng.random() < 0.15 else rng.choice(list(FUNCTIONS.values()))
     question = {"role": "user", "content": task["prompt"]}
     if in_code:
-        code = f"numbers = read('{task['file']}')\nfinal_answer({function.__name__}(numbers[:{task['count']}]))"
+        code = f"numbers = read('{task['path']}')\nfinal_answer({function.__name__}(numbers[:{task['count']}]))"
         return [question, tool_call("python", code=f"from tools import final_answer, read\n{code}")]
     result = {"role": "tool", "name": "read", "content": json.dumps(task["numbers"], separators=(",", ":"))}
     answer = tool_call("final_answer", answer=str(function(task["numbers"][: task["count"]])))
-    return [question, tool_call("read", file=task["file"]), result, answer]
+    return [question, tool_call("read", file=task["path"]), result, answer]
 
 
 def tiny_model(environment: CodeEnv, seed: int, console: Console) -> tuple[Any, Any]:
