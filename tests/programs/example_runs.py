@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from gymnast.envs import Episode, Image
 from gymnast.records import read_episodes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +41,17 @@ def run(example: str, *arguments: str, cwd: Path, timeout: int = 240) -> str:
     done = subprocess.run(command(example, *arguments), cwd=cwd, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def names_of(example: str) -> dict[str, Any]:
+    """Return what the module of an example defines."""
+    return runpy.run_path(str(ROOT / "examples" / example))
+
+
+def pictures(episode: Episode) -> list[Image]:
+    """Return the pictures in results of tools."""
+    contents: list[Any] = [message.get("content") for message in episode.messages if message["role"] == "tool"]
+    return [part["image"] for content in contents if isinstance(content, list) for part in content]
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -54,7 +54,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "trainer/chat": {"trainer/tool_calls", "trainer/models", "trainer/vllm"},
     "trainer/learning": {"trainer/models"},
     "trainer/run_log": {"trainer/learning"},
-    "trainer/testing": {"trainer/models", "trainer/learning"},
+    "trainer/testing": {"trainer/models", "trainer/chat", "trainer/learning"},
     "trainer/rollout": {
         "trainer/tool_calls",
         "trainer/models",
@@ -280,7 +280,8 @@ def test_every_extra_is_used() -> None:
         if not relative
     }
     extras = set(load_pyproject()["project"]["optional-dependencies"]) - {"dev", "docs", "test", "train", "vllm-cpu"}
-    assert {"PIL" if extra == "vision" else extra for extra in extras} <= imported
+    modules = {"browser": "playwright", "vision": "PIL"}
+    assert {modules.get(extra, extra) for extra in extras} <= imported
 
 
 def test_the_installed_package_is_this_checkout() -> None:

@@ -6,17 +6,27 @@ random weights. `warm_up` takes supervised steps, so that learning starts from a
 
 from __future__ import annotations
 
-import json
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    ProcessorMixin,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from ...envs.images import Image
+from ..chat.chat_template import images_of
+from ..models.images import ImageEncoder
 
 Conversation = tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None]
 """Chat messages, and the schemas of the tools that they may call (None: no tools)."""
@@ -116,9 +126,14 @@ def make_tiny_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrai
 
 def tokenizer_for(conversations: Iterable[Conversation], vocab_size: int = 1024) -> PreTrainedTokenizerFast:
     """Train a tokenizer on these conversations as its own chat template renders them."""
+    return make_tiny_tokenizer(rendered(conversations), vocab_size)
+
+
+def rendered(conversations: Iterable[Conversation]) -> Iterator[str]:
+    """Yield conversations as the chat template renders them, without their pictures."""
     render: Any = make_tiny_tokenizer([]).apply_chat_template
-    texts = (render(messages, tools=tools, tokenize=False) for messages, tools in conversations)
-    return make_tiny_tokenizer(texts, vocab_size)
+    for messages, tools in conversations:
+        yield render(messages, tools=tools, tokenize=False)
 
 
 def make_tiny_model(
@@ -155,16 +170,27 @@ def make_tiny_model(
 
 
 def warm_up(
-    model: Qwen3ForCausalLM,
-    tokenizer: PreTrainedTokenizerBase,
+    model: PreTrainedModel,
+    processing: PreTrainedTokenizerBase | ProcessorMixin,
     conversations: Sequence[Conversation],
     *,
     steps: int = 100,
     batch_size: int = 32,
     learning_rate: float = 3e-3,
     seed: int = 0,
+    until: Callable[[], bool] | None = None,
 ) -> float:
     """Fine-tune `model` in place on the assistant turns of demonstrations and leave it in eval mode.
+
+    Args:
+        model: The model.
+        processing: Its tokenizer, or the processor of a model that takes images, which demonstrations may then show.
+        conversations: The demonstrations.
+        steps: Optimiser steps, at most.
+        batch_size: Demonstrations of a step.
+        learning_rate: That of AdamW.
+        seed: Of the order of the demonstrations.
+        until: Is asked after each step, with the model in eval mode, and ends the warm-up when it returns True.
 
     Returns:
         The last step's loss: the mean over the batch's assistant tokens, in nats.
@@ -174,18 +200,21 @@ def warm_up(
     """
     if not conversations:
         raise ValueError("warm_up needs conversations")
+    images = None if isinstance(processing, PreTrainedTokenizerBase) else ImageEncoder(processing)
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
     order = _endless_order(len(conversations), seed)
-    tokenized = cache(lambda index: _tokenize(tokenizer, *conversations[index]))
+    tokenized = cache(lambda index: _tokenize(processing, images, *conversations[index]))
     loss = torch.tensor(0.0)
-    model.train()
     for _ in range(steps):
-        loss = _loss(model, [tokenized(next(order)) for _ in range(batch_size)])
+        model.train()
+        loss = _loss(model, images, [tokenized(next(order)) for _ in range(batch_size)])
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    model.eval()
+        model.eval()
+        if until is not None and until():
+            break
     return loss.item()
 
 
@@ -197,29 +226,43 @@ def _endless_order(count: int, seed: int) -> Iterator[int]:
 
 
 def _tokenize(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
-) -> tuple[list[int], list[int]]:
-    """Return one demonstration as (ids_T, labels_T); labels are -100 outside the assistant's turns."""
-    render: Any = tokenizer.apply_chat_template  # its types know neither tool calls nor mappings
-    text: str = render(list(messages), tools=list(tools) if tools else None, tokenize=False)
+    processing: Any,
+    images: ImageEncoder | None,
+    messages: Any,
+    tools: Sequence[Mapping[str, Any]] | None,
+) -> tuple[list[int], list[int], list[Image]]:
+    """Return one demonstration as (ids_T, labels_T, its pictures); labels are -100 outside the assistant's turns."""
+    tokenizer = processing if images is None else processing.tokenizer
+    text: str = tokenizer.apply_chat_template(list(messages), tools=list(tools) if tools else None, tokenize=False)
     # Alternately context and assistant turn. Each is tokenized by itself, as it is in a rollout, where the model
     # samples the turn after the tokens of the context.
     start, end = re.escape(TURN_START + "assistant\n"), re.escape(TURN_END)
     *segments, _after_last_turn = re.split(f"(?<={start})(.*?{end})", text, flags=re.DOTALL)
     if not segments:
-        raise ValueError(f"a demonstration has no assistant turn: {json.dumps(list(messages))[:200]}")
+        raise ValueError(f"a demonstration has no assistant turn: {str([*messages])[:200]}")
+    shown = list[Image]()
+    if images is not None:
+        # The placeholders behind the last answer, if any, belong to the last pictures.
+        shown = images_of(messages)[: sum(segment.count(images.placeholder) for segment in segments)]
+        texts = map(images.text, shown)
+        segments = [re.sub(re.escape(images.placeholder), lambda _: next(texts), segment) for segment in segments]
     tokens = [tokenizer.encode(segment, add_special_tokens=False) for segment in segments]
     ids = [*chain(*tokens)]
     labels = [*chain(*(own if index % 2 else [-100] * len(own) for index, own in enumerate(tokens)))]
     if len(ids) > MAX_TOKENS:
         raise ValueError(f"a demonstration has {len(ids)} tokens; the model's context is {MAX_TOKENS}")
-    return ids, labels
+    return ids, labels, shown
 
 
-def _loss(model: Qwen3ForCausalLM, rows: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
+def _loss(
+    model: Any, images: ImageEncoder | None, rows: Sequence[tuple[list[int], list[int], list[Image]]]
+) -> torch.Tensor:
     """Return the mean cross-entropy of the assistant's tokens; right padding needs no mask: attention is causal."""
-    length = max(len(ids) for ids, _ in rows)
-    ids_BT = torch.tensor([ids + [0] * (length - len(ids)) for ids, _ in rows], device=model.device)
-    labels_BT = torch.tensor([labels + [-100] * (length - len(labels)) for _, labels in rows], device=model.device)
-    logits_BTV = model(input_ids=ids_BT, use_cache=False).logits
+    length = max(len(ids) for ids, _, _ in rows)
+    ids_BT = torch.tensor([ids + [0] * (length - len(ids)) for ids, _, _ in rows], device=model.device)
+    labels_BT = torch.tensor([labels + [-100] * (length - len(labels)) for _, labels, _ in rows], device=model.device)
+    inputs = {"input_ids": ids_BT}
+    if images is not None:
+        inputs = images.inputs(ids_BT, torch.ones_like(ids_BT), [shown for _, _, shown in rows])
+    logits_BTV = model(**inputs, use_cache=False).logits
     return torch.nn.functional.cross_entropy(logits_BTV[:, :-1].flatten(0, 1), labels_BT[:, 1:].flatten())

@@ -12,7 +12,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from ..models.internals import without_videos
-from .tiny import CHAT_TEMPLATE, MAX_TOKENS, make_tiny_tokenizer
+from .tiny import CHAT_TEMPLATE, MAX_TOKENS, Conversation, make_tiny_tokenizer, rendered
 
 START, END, IMAGE, VIDEO = "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"
 PATCH, MERGE = 8, 2  # an image token stands for PATCH * MERGE pixels in both directions
@@ -36,6 +36,11 @@ def make_tiny_processor(texts: Iterable[str], vocab_size: int = 1024) -> Any:
     size = {"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": 2**20}
     images = Qwen2VLImageProcessorPil(patch_size=PATCH, merge_size=MERGE, temporal_patch_size=1, size=size)
     return without_videos(Qwen3VLProcessor)(images, tokenizer, chat_template=tokenizer.chat_template)
+
+
+def processor_for(conversations: Iterable[Conversation], vocab_size: int = 1024) -> Any:
+    """Return a processor whose tokenizer is trained on these conversations, as `tokenizer_for` does."""
+    return make_tiny_processor(rendered(conversations), vocab_size)
 
 
 def make_tiny_vision_model(
