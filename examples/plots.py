@@ -21,6 +21,8 @@ from gymnast.sandbox import DockerExecutor, ExecutorPool, Limits, SandboxError, 
 class PlotEnv(CodeEnv):
     """Answer questions about data with programs, plots and a look at them."""
 
+    tools_in = "calls"  # code in the box could not show the model a picture
+
     @tool
     async def view(self, path: str) -> Image:
         """Look at a picture.

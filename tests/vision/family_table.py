@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import torch
@@ -41,7 +42,9 @@ def _row(family: str) -> tuple[str, ...]:
 
 def _runs(tokens: list[str]) -> str:
     """Return tokens with the number of equal neighbours."""
-    runs = [(len([*run]), token.replace("Ċ", "\\n").replace("|", "\\|")) for token, run in itertools.groupby(tokens)]
+    runs = [
+        (len([*run]), re.sub("[Ċ\n]", r"\\n", token).replace("|", r"\|")) for token, run in itertools.groupby(tokens)
+    ]
     return " ".join(f"`{token}`" if count == 1 else f"{count} × `{token}`" for count, token in runs)
 
 
