@@ -199,7 +199,11 @@ final_answer("see above")
 """
     played = CodeEnv(LocalExecutor(), [MCPTools(make_server, include=["add", "refuse", "draw.picture"])])
     episode = await play_one_row(played, {"prompt": "go", "answer": "see above"}, tool_call("python", code=code))
-    assert tool_contents(episode)[0].splitlines() == ["3 a dot", "[image]", "there is no city Rome"]
+    assert tool_contents(episode)[0].splitlines() == [
+        "3 a dot",
+        "[image]",
+        "MCPToolError: Error executing tool refuse: there is no city Rome",
+    ]
     assert (episode.reward, episode.given) == (1.0, "see above")
 
 

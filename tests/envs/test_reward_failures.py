@@ -41,7 +41,7 @@ async def test_failed_episodes_are_not_rewarded() -> None:
 
 async def test_a_function_that_raises_fails_its_episodes_only() -> None:
     def broken(completions: list[Any], answer: list[int]) -> list[float]:
-        return [1 / text for text in answer]
+        return [1 / value for value in answer]
 
     engine = RolloutEngine(Plays, ScriptedPolicy(["answer"]), rewards=Rewards([broken]))
     episodes = await engine.run(episode_specs([{"answer": 0}, {"answer": 1}], group_size=2, seed=0))
@@ -50,7 +50,7 @@ async def test_a_function_that_raises_fails_its_episodes_only() -> None:
     assert episodes[0].failure is not None
     assert episodes[0].failure.stage == "reward"
     assert str(episodes[0].failure) == "reward: ZeroDivisionError: reward function 'broken': division by zero"
-    assert "1 / each" in episodes[0].failure.traceback
+    assert "1 / value" in episodes[0].failure.traceback
     assert (episodes[0].reward_parts, len(episodes[0].turns)) == ({}, 1)
 
 
