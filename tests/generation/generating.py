@@ -31,11 +31,13 @@ def model() -> Any:
     return make_tiny_model(tokenizer(), hidden_size=32, num_layers=2)
 
 
-def ask(prompt: Sequence[int] = (7, 8, 9), seed: int = 0, max_tokens: int = 12, **options: Any) -> GenerationRequest:
+def ask(prompt: Sequence[int] | None = None, seed: int = 0, max_tokens: int = 12, **options: Any) -> GenerationRequest:
+    """Return a request. The default prompts of different seeds differ, because equal ones are computed once."""
     stop_ids = options.pop("stop_ids", NEVER)
+    tokens, session = Tokens([7, 8, 9 + seed] if prompt is None else [*prompt]), options.pop("session", None)
     sampling = Sampling(**options)
     return GenerationRequest(
-        prompt=Tokens([*prompt]), max_tokens=max_tokens, stop_ids=stop_ids, seed=seed, sampling=sampling
+        prompt=tokens, max_tokens=max_tokens, stop_ids=stop_ids, seed=seed, sampling=sampling, session=session
     )
 
 
@@ -47,6 +49,13 @@ def plain_logprobs(model: Any, generation: Generation, sampling: Sampling) -> Te
     start = len(generation.prompt)
     logprobs_TV = log_distribution(logits_TV[start - 1 : -1], sampling)
     return logprobs_TV.gather(1, ids[0, start:, None])[:, 0]
+
+
+def check(model: Any, found: Sequence[Generation]) -> None:
+    """Check that the log-probabilities are those of one forward pass."""
+    for answer in found:
+        expected = plain_logprobs(model, answer, Sampling())
+        torch.testing.assert_close(torch.tensor(answer.logprobs), expected, rtol=0, atol=1e-5)
 
 
 @asynccontextmanager
@@ -74,6 +83,7 @@ class Steps:
     def __init__(self, model: Any, hold_at: int | None = None) -> None:
         self.rows: list[int] = []
         self.columns: list[int] = []  # of the attention mask
+        self.tokens: list[int] = []  # computed
         self.begun = asyncio.Event()
         self.go_on = threading.Event()
         self.hold_at = hold_at  # the forward pass that waits for `go_on`
@@ -82,6 +92,7 @@ class Steps:
 
     def _count(self, module: Any, args: Any, kwargs: Any) -> None:
         self.rows.append(kwargs["input_ids"].shape[0])
+        self.tokens.append(kwargs["input_ids"].numel())
         self.columns.append(kwargs["attention_mask"].shape[1])
         if len(self.rows) == self.hold_at:
             go_on = self.go_on

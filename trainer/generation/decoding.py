@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from ...envs.tokens import Tokens
-from ..models.images import ImageEncoder, positions
-from ..models.internals import append_rows, drop_columns, is_plain, keep_rows, rope_types, stack
+from ..models.internals import (
+    append_rows,
+    drop_columns,
+    has_plain_cache,
+    is_plain,
+    keep_rows,
+    row_of,
+    stack,
+    token_bytes,
+)
 from ..models.output_head import known_options
 from .contract import Generation, GenerationRequest, settle
+from .kept_caches import KeptCache, KeptCaches
 from .sampling import sample
 
 SPARSE = 0.75  # finished rows are removed when at most this share of a batch is still decoded
@@ -35,53 +45,65 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     submitted: float = field(default_factory=time.perf_counter)
     waiting_seconds: float = 0.0  # until its prefill
+    num_cached: int = 0  # prompt tokens that were not computed
 
 
 class Decoding:
-    """Rows that are decoded together. They leave as they finish, and the rows of another decoding may join."""
+    """Rows that are decoded together. They leave as they finish, and the rows of another decoding may join.
+
+    Args:
+        model: Samples the tokens.
+        cache: Filled with the columns on the left of `inputs`, or empty.
+        inputs: Tensors of the next forward pass, one row for each of `rows`: `input_ids` (B, N), after the prefill
+            (B, 1); `attention_mask` (B, all tokens so far); `position_ids` (B, N) or (3, B, N).
+        weight_version: Of the model.
+        kept: Keeps the caches of rows that are answered; None: they are not kept.
+    """
 
     def __init__(
         self,
         model: PreTrainedModel,
-        rows: list[Row],
-        pad_id: int,
-        weight_version: int = 0,
-        images: ImageEncoder | None = None,
+        cache: DynamicCache,
+        inputs: dict[str, Tensor],
+        weight_version: int,
+        kept: KeptCaches | None,
     ) -> None:
         self.model: Any = model
+        self.cache = cache
+        self.inputs = inputs
         self.weight_version = weight_version
-        self.rows = rows
-        for row in rows:
-            row.waiting_seconds = time.perf_counter() - row.submitted
-        self.cache: Any = DynamicCache(config=model.config)
-        self.sampling = rows[0].request.sampling
-        prompts = [row.request.prompt.ids for row in rows]
-        length = max(map(len, prompts))
-        padding = [length - len(prompt) for prompt in prompts]
-        padded = [[pad_id] * count + prompt for count, prompt in zip(padding, prompts, strict=True)]
-        ids_BL = torch.tensor(padded, device=model.device)
-        columns_L = torch.arange(length, device=model.device)
-        starts_B1 = torch.tensor(padding, device=model.device)[:, None]
-        mask_BL = (columns_L >= starts_B1).long()
-        # Tensors of the next forward pass, one row for each of `rows`: `input_ids` (B, L), after the prefill (B, 1);
-        # `attention_mask` (B, all tokens so far); `position_ids` (B, L) or (3, B, L), after the prefill (B, 1).
-        self.inputs = {"input_ids": ids_BL, "attention_mask": mask_BL}
-        if images is not None:
-            self.inputs = images.inputs(ids_BL, mask_BL, [row.request.prompt.pictures for row in rows])
-        self.inputs["position_ids"] = positions(model, self.inputs)
-        for row, ids, count in zip(rows, ids_BL.tolist(), padding, strict=True):
-            row.seen_ids = ids[count:]
-        self.options = {"use_cache": True} | known_options(model, logits_to_keep=1)
+        self.rows: list[Row] = []
+        self._kept = kept
+        self._has_plain_cache = has_plain_cache(model)
+        self._options = {"use_cache": True} | known_options(model, logits_to_keep=1)
+
+    def begin(self, groups: Sequence[Sequence[Row]]) -> None:
+        """Prefill, and sample the first token of each row. The rows of a group have one row of the inputs in common."""
+        logits_BV = self._forward()
+        self.rows = [row for rows in groups for row in rows]
+        shared = [index for index, rows in enumerate(groups) for _ in rows]
+        if len(shared) > len(groups):
+            indices = torch.tensor(shared, device=self.model.device)
+            keep_rows(self.cache, indices)
+            logits_BV = logits_BV[indices]
+            names = ("attention_mask", "position_ids")  # all that later steps read
+            self.inputs = {name: self.inputs[name][..., indices, :] for name in names}
+        self._sample(logits_BV)
 
     def step(self) -> None:
         """Sample one token for each row, and drop the rows that are done. Afterwards `rows` may be empty."""
-        output = self.model(**self.inputs, past_key_values=self.cache, **self.options)
-        logits_BV = output.logits[:, -1].float()
+        self._sample(self._forward())
+
+    def _forward(self) -> Tensor:
+        return self.model(**self.inputs, past_key_values=self.cache, **self._options).logits[:, -1].float()
+
+    def _sample(self, logits_BV: Tensor) -> None:
         uniforms_B = [row.random.random() for row in self.rows]
-        tokens_B, logprobs_B = sample(logits_BV, uniforms_B, self.sampling)
-        for row, token, logprob in zip(self.rows, tokens_B.tolist(), logprobs_B.tolist(), strict=True):
+        tokens_B, logprobs_B = sample(logits_BV, uniforms_B, self.rows[0].request.sampling)
+        tokens = zip(tokens_B.tolist(), logprobs_B.tolist(), strict=True)
+        for index, (row, (token, logprob)) in enumerate(zip(self.rows, tokens, strict=True)):
             if not row.answer.done():
-                self._take(row, token, logprob)
+                self._take(index, row, token, logprob)
         alive = self._alive()
         if not alive:
             self.rows = []
@@ -95,12 +117,19 @@ class Decoding:
             self._keep(alive)
 
     @property
-    def can_join(self) -> bool:
-        """Whether these rows, after their prefill, may be joined with rows of another length.
+    def columns(self) -> int:
+        """The number of tokens that each row is padded to."""
+        return self.inputs["attention_mask"].shape[1]
 
-        Sliding windows and recurrent states depend on a row's padding, `longrope` on the longest row.
-        """
-        return is_plain(self.cache) and "longrope" not in rope_types(self.model)
+    @property
+    def can_join(self) -> bool:
+        """Whether these rows, after their prefill, may be joined with rows of another length."""
+        return self._has_plain_cache and is_plain(self.cache)
+
+    def bytes_of_padding(self, other: Decoding) -> float:
+        """Return the bytes of keys and values that only fill rows, if the rows of both were in one decoding."""
+        lengths = [len(row.seen_ids) + len(row.token_ids) for row in self.rows + other.rows]
+        return (len(lengths) * max(lengths) - sum(lengths)) * token_bytes(self.cache)
 
     def join(self, other: Decoding) -> None:
         """Take over the rows of another decoding. Both are prefilled, and both `can_join`."""
@@ -115,7 +144,7 @@ class Decoding:
         self.inputs = {name: torch.cat([self.inputs[name], other.inputs[name]], -2) for name in ids_and_positions}
         self.inputs["attention_mask"] = stack(*masks)[..., 0]
 
-    def _take(self, row: Row, token: int, logprob: float) -> None:
+    def _take(self, index: int, row: Row, token: int, logprob: float) -> None:
         if not math.isfinite(logprob):
             raise FloatingPointError(f"the model's logits are not finite: log-probability {logprob} of token {token}")
         row.token_ids.append(token)
@@ -130,8 +159,14 @@ class Decoding:
             finish="stop" if stopped else "length",
             prompt=Tokens(row.seen_ids, row.request.prompt.images),
             weight_version=self.weight_version,
+            num_cached=row.num_cached,
             waiting_seconds=row.waiting_seconds,
         )
+        if self._kept is not None and row.request.session is not None and self.can_join:
+            columns = self.inputs["attention_mask"][index].nonzero()[:, 0]
+            ids = row.seen_ids + row.token_ids[:-1]  # the last token's keys are computed by the next turn
+            cache = KeptCache(ids, row_of(self.cache, index, columns), self.weight_version)
+            self._kept.put(row.request.session, cache)  # before the answer, after which the next turn may come
         settle(row.answer, generation)
 
     def _alive(self) -> list[int]:

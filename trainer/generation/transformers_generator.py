@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import copy
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -17,14 +18,19 @@ from transformers import PreTrainedModel
 from ..models.cache_check import check_cache
 from ..models.contexts import evaluating
 from ..models.images import ImageEncoder
+from .batch import Batch
 from .contract import Generation, GenerationError, GenerationRequest, Generator, check_request, settle
-from .decoding import Decoding, Row
+from .decoding import Row
+from .kept_caches import KeptCaches
+from .prefill import Prefill
 from .sampling import Sampling
 
 QUIET_SECONDS = 0.003  # a batch starts once no request has come for this long ...
 GATHER_SECONDS = 0.05  # ... or after this long at most
 JOIN_STEPS = 8  # minimum steps between prefills; each prefill costs the running rows about one step
 IDLE_SECONDS = 10.0  # the decoding thread ends after this long without work, so a forgotten close() leaks nothing
+
+logger = logging.getLogger(__name__)
 
 
 class TransformersGenerator(Generator):
@@ -33,7 +39,16 @@ class TransformersGenerator(Generator):
     One thread decodes. When it is free, all waiting requests become its next batch. Later requests join that batch
     after a few steps, so each episode runs at its own pace, and an answer is returned as soon as it is complete.
     A request waits until the batch has ended if it has another `Sampling`, or if the model's cache does not allow
-    joining (sliding windows, recurrent states).
+    joining (sliding windows, recurrent states, `longrope`).
+
+    A prompt that several requests share is computed once, and so are the tokens of a conversation: the keys and values
+    of an answered request stay for the next one of its `session`, up to a budget, until `sleep` or new weights. A model
+    that takes images, or whose cache does not allow joining, computes each turn from its first token.
+
+    Short rows are not padded to long ones where that costs more than another forward pass. Where memory does not
+    suffice, half as many tokens are prefilled or rows are sampled at once, until `wake`; no answer is lost.
+
+    The continuous batching of transformers has neither a seed for each request nor a cache over the turns.
 
     Args:
         model: A decoder-only model with a key-value cache (or recurrent states).
@@ -43,6 +58,8 @@ class TransformersGenerator(Generator):
             share the weights, and no request may be in flight while they change.
         dtype: Compute matrix products in this precision (`torch.autocast`), as a trainer with `bf16` or `fp16` does.
         images: Encodes the pictures in prompts, for models that take them.
+        kept_bytes: Most bytes of keys and values that are kept between turns; the least recently used go first.
+            Default: a quarter of the GPU's memory that is free when the first are kept; without a GPU 2 GiB.
     """
 
     def __init__(
@@ -54,20 +71,22 @@ class TransformersGenerator(Generator):
         copies: bool = False,
         dtype: torch.dtype | None = None,
         images: ImageEncoder | None = None,
+        kept_bytes: int | None = None,
     ) -> None:
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size must be at least 1, got {max_batch_size}")
         self.copies = copies
         self.dtype = dtype
-        self._images = images
+        self._takes_images = images is not None
         self._source = model
         # Now, because accelerate may wrap `forward` later, and a copy of the wrapper would call the source.
         self.model = copy.deepcopy(model).requires_grad_(False).eval() if copies else model
         if copies and dtype is not None:
             _cast_as_autocast(self.model, dtype)
-        self.pad_id = pad_id
-        self.max_batch_size = max_batch_size
+        self.max_batch_size = self._most_rows = max_batch_size
         self.weight_version = 0
+        self._kept = KeptCaches(kept_bytes)
+        self._prefill = Prefill(self.model, pad_id, images, self._kept)
         self._waiting: list[Row] = []
         self._changed = threading.Condition()
         self._checked = False
@@ -76,7 +95,7 @@ class TransformersGenerator(Generator):
 
     async def generate(self, request: GenerationRequest) -> Generation:
         vocabulary = self.model.config.get_text_config().vocab_size
-        check_request(request, vocabulary, generator=self, takes_images=self._images is not None)
+        check_request(request, vocabulary, generator=self, takes_images=self._takes_images)
         row = Row(request, random=np.random.Generator(np.random.Philox(key=request.seed)))
         self._submit(row)
         return await asyncio.wrap_future(row.answer)  # on cancellation the row is dropped from its batch
@@ -97,7 +116,17 @@ class TransformersGenerator(Generator):
             with self._autocast():
                 check_cache(self.model)
             self._checked = True
+        self._kept.clear()
         self.weight_version = version
+
+    def wake(self) -> None:
+        """Sample as many rows at once as is allowed, even if an earlier round ran out of memory."""
+        self._most_rows = self.max_batch_size
+        self._prefill.forget_limits()
+
+    def sleep(self) -> None:
+        """Drop the kept caches."""
+        self._kept.clear()
 
     def close(self) -> None:
         """End the decoding thread. Unanswered requests fail."""
@@ -107,6 +136,7 @@ class TransformersGenerator(Generator):
             thread = self._thread
         if thread is not None:
             thread.join()
+        self._kept.clear()
 
     def _submit(self, row: Row) -> None:
         with self._changed:
@@ -129,7 +159,7 @@ class TransformersGenerator(Generator):
         """Return the waiting requests once no more arrive, or an empty list when the thread is to end."""
         with self._changed:
             while self._gather():
-                if batch := self._take(self.max_batch_size):
+                if batch := self._take(self._most_rows):
                     return batch
             _fail(self._waiting)
             self._waiting = []
@@ -143,7 +173,7 @@ class TransformersGenerator(Generator):
             if not self._changed.wait(IDLE_SECONDS) and not self._waiting:
                 return False
         deadline = time.monotonic() + GATHER_SECONDS
-        while not self._closed and len(self._waiting) < self.max_batch_size and time.monotonic() < deadline:
+        while not self._closed and len(self._waiting) < self._most_rows and time.monotonic() < deadline:
             if not self._changed.wait(QUIET_SECONDS):
                 break
         return not self._closed
@@ -161,49 +191,55 @@ class TransformersGenerator(Generator):
 
     def _decode(self, rows: list[Row]) -> None:
         """Decode these rows, and rows that join them, until all are done."""
-        decoding = None
+        batch = Batch(self._prefill, rows[0].request.sampling, self.weight_version)
         try:
             with evaluating(self.model), torch.no_grad(), self._autocast():
-                decoding = self._prefill(rows)
+                batch.add(rows)
                 steps = 0
-                while decoding.rows and not self._closed:
-                    if steps >= JOIN_STEPS and self._join(decoding):
+                while batch.decodings and not self._closed:
+                    if steps >= JOIN_STEPS and self._join(batch, rows):
                         steps = 0
                     else:
-                        decoding.step()
+                        batch.step()
                         steps += 1
-                _fail(decoding.rows)
-        except BaseException as error:
-            _fail(rows if decoding is None else decoding.rows, error)
-
-    def _join(self, decoding: Decoding) -> bool:
-        """Let waiting requests join. Return False if none can, or if their prefill failed."""
-        if not self._waiting or not decoding.can_join or decoding.weight_version != self.weight_version:
-            return False
-        with self._changed:
-            rows = self._take(self.max_batch_size - len(decoding.rows), decoding.sampling)
-        if not rows:
-            return False
-        try:
-            joining = self._prefill(rows)
-        except BaseException as error:
-            _fail(rows, error)  # the others go on
-            return False
-        try:
-            decoding.join(joining)
+                _fail(rows)
+        except torch.OutOfMemoryError as error:
+            self._halve(rows, error)
         except BaseException as error:
             _fail(rows, error)
+
+    def _join(self, batch: Batch, rows: list[Row]) -> bool:
+        """Let waiting requests join the rows of a batch. Return False if none can, or if their prefill failed."""
+        if not self._waiting or not batch.can_join or batch.weight_version != self.weight_version:
+            return False
+        with self._changed:
+            joining = self._take(self._most_rows - batch.size, batch.sampling)
+        if not joining:
+            return False
+        rows[:] = [row for row in rows if not row.answer.done()] + joining
+        try:
+            batch.add(joining)
+        except torch.OutOfMemoryError:
             raise
+        except BaseException as error:
+            _fail(joining, error)  # the others go on
+            return False
         return True
+
+    def _halve(self, rows: Sequence[Row], error: torch.OutOfMemoryError) -> None:
+        """Sample half as many rows at once from now on. These rows go on from the tokens that they have."""
+        self._kept.clear()
+        rows = [row for row in rows if not row.answer.done()]
+        if len(rows) < 2:
+            _fail(rows, error)
+            return
+        self._most_rows = len(rows) // 2
+        logger.warning("out of memory with %d rows: %d are sampled at once now", len(rows), self._most_rows)
+        with self._changed:
+            self._waiting = [*rows, *self._waiting]
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.model.device.type, dtype=self.dtype, enabled=self.dtype is not None)
-
-    def _prefill(self, rows: list[Row]) -> Decoding:
-        """Return the decoding of these rows, after its first step."""
-        decoding = Decoding(self.model, rows, self.pad_id, self.weight_version, self._images)
-        decoding.step()
-        return decoding
 
 
 def _cast_as_autocast(model: nn.Module, dtype: torch.dtype) -> None:

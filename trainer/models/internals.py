@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +43,15 @@ def is_plain(cache: DynamicCache) -> bool:
     return all(type(layer) is DynamicLayer and layer.is_initialized for layer in cache.layers)
 
 
+def has_plain_cache(model: Any) -> bool:
+    """Return whether a row's keys and values do not depend on the rows beside it, by the model's configuration.
+
+    Sliding windows and recurrent states depend on a row's padding, `longrope` on the longest row.
+    """
+    layers = DynamicCache(config=model.config).layers
+    return all(type(layer) is DynamicLayer for layer in layers) and "longrope" not in rope_types(model)
+
+
 def keep_rows(cache: DynamicCache, indices: Tensor) -> None:
     """Keep these rows of any cache, recurrent states included."""
     cache.reorder_cache(indices)  # type: ignore[arg-type] # any integer tensor will do
@@ -64,13 +73,36 @@ def append_rows(cache: DynamicCache, other: DynamicCache) -> None:
         theirs.keys = theirs.values = None  # at most one layer is in memory twice
 
 
-def stack(one: Tensor, other: Tensor) -> Tensor:
+def stack(*parts: Tensor) -> Tensor:
     """Stack rows, zeros on the left of the shorter: (B, ..., L, D), (C, ..., M, D) to (B + C, ..., max(L, M), D)."""
-    rows, length = len(one) + len(other), max(one.shape[-2], other.shape[-2])
-    both = one.new_zeros(rows, *one.shape[1:-2], length, one.shape[-1])
-    both[: len(one), ..., length - one.shape[-2] :, :] = one
-    both[len(one) :, ..., length - other.shape[-2] :, :] = other
-    return both
+    length, first = max(part.shape[-2] for part in parts), 0
+    made = parts[0].new_zeros(sum(map(len, parts)), *parts[0].shape[1:-2], length, parts[0].shape[-1])
+    for part in parts:
+        made[first : first + len(part), ..., length - part.shape[-2] :, :] = part
+        first += len(part)
+    return made
+
+
+def row_of(cache: DynamicCache, row: int, columns: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return copies of each layer's keys and values (H, T, D): of one row of a plain cache, in these columns (T,)."""
+    layers: list[Any] = cache.layers
+    return [
+        (layer.keys[row].index_select(-2, columns), layer.values[row].index_select(-2, columns)) for layer in layers
+    ]
+
+
+def fill(cache: DynamicCache, rows: Sequence[Sequence[tuple[Tensor, Tensor]]]) -> None:
+    """Fill an empty cache with rows from `row_of`. Shorter rows are filled on the left."""
+    for index, of_layer in enumerate(zip(*rows, strict=True)):
+        keys, values = (stack(*[part[None] for part in parts]) for parts in zip(*of_layer, strict=True))
+        cache.update(keys, values, index)
+
+
+def token_bytes(cache: DynamicCache) -> float:
+    """Return the bytes of one token in one row of a plain cache."""
+    layers: list[Any] = cache.layers
+    tokens = layers[0].keys.shape[0] * layers[0].keys.shape[-2]
+    return sum(layer.keys.nbytes + layer.values.nbytes for layer in layers) / max(tokens, 1)
 
 
 def rope_types(model: Any) -> set[str]:
