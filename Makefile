@@ -107,7 +107,7 @@ bench-%: $(VENV)/.train ## run one of the benchmarks that `make help-all` lists
 	@$(BIN)/python -m benchmarks.$(subst -,_,$*) $(DEFAULTS) $(ARGS)
 
 # These compare with peers, or need a browser.
-bench-beside-trl bench-cluster bench-formats bench-rollout bench-seeing bench-update bench-view: $(VENV)/.dev
+bench-beside-trl bench-cluster bench-formats bench-generation bench-rollout bench-seeing bench-update bench-view: $(VENV)/.dev
 bench-rollout: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp)
 bench-rollout: DEFAULTS = --vllm $(VLLM)/bin/python
 

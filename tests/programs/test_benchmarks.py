@@ -26,6 +26,14 @@ def test_the_rollout_benchmark_prints_its_table_and_draws_its_picture(tmp_path: 
     assert list(tmp_path.iterdir()) == [picture]
 
 
+def test_the_benchmark_of_sampling_prints_a_line_for_each_work_beside_generate_and_trl(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.generation", "--quick"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=580)
+    assert done.returncode == 0, done.stdout + done.stderr  # the log-probabilities are right
+    assert [len(line[28:].split()) for line in done.stdout.splitlines()[2:]] == [8] * 4
+
+
 def measure_gpu(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.gpu", *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
