@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gymnast.trainer.generation.contract import Generation, GenerationRequest
-from gymnast.trainer.generation.decoding import Decoding, Row
 from gymnast.trainer.generation.transformers_generator import TransformersGenerator
 
 Kind = Literal["generation", "tool"]
@@ -75,18 +74,13 @@ class WatchedGenerator(TransformersGenerator):
     def __init__(self, timeline: Timeline, model: Any, *, pad_id: int) -> None:
         super().__init__(model, pad_id=pad_id)
         self._timeline = timeline
-        self._begun: dict[int, float] = {}  # by the request's seed, which no other request has
 
     async def generate(self, request: GenerationRequest) -> Generation:
         EPISODE.set(asyncio.current_task())  # an episode is a task, and its tools' threads inherit the variable
+        asked = time.perf_counter()
         answer = await super().generate(request)
-        self._timeline.add(EPISODE.get(), "generation", self._begun.pop(request.seed), time.perf_counter())
+        self._timeline.add(EPISODE.get(), "generation", asked + answer.waiting_seconds, time.perf_counter())
         return answer
-
-    def _prefill(self, rows: list[Row]) -> Decoding:
-        now = time.perf_counter()
-        self._begun |= {row.request.seed: now for row in rows}
-        return super()._prefill(rows)
 
 
 def draw(timelines: Mapping[str, Timeline], path: Path) -> None:
