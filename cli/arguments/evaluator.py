@@ -34,6 +34,7 @@ def choose_evaluator(
     url: str | None,
     policy: str | None,
     request: str | None,
+    tool_format: str | None,
     temperature: float | None,
     max_tokens: int | None,
     max_turns: int | None,
@@ -47,6 +48,8 @@ def choose_evaluator(
         raise CommandError("--request and --requests-per-minute are for a server: give its --url")
     if policy is not None and (temperature is not None or max_tokens is not None):
         raise CommandError("--temperature and --max-tokens are for a model: a script of --policy has no tokens")
+    if tool_format is not None and (model is None or url is not None):
+        raise CommandError("--tool-format is for a model that is loaded here: a server reads calls itself")
     limits = EpisodeLimits(max_turns=max_turns)
     if policy is not None:
         answers = load_policy(policy)
@@ -56,7 +59,13 @@ def choose_evaluator(
             from ...trainer.setup.local_player import local_player  # loads PyTorch
 
             player = local_player(
-                model, environment, rows, limits=limits, max_turn_tokens=max_tokens, max_concurrency=concurrency
+                model,
+                environment,
+                rows,
+                limits=limits,
+                max_turn_tokens=max_tokens,
+                max_concurrency=concurrency,
+                tool_format=tool_format,
             )
             return Evaluator(
                 lambda specs, keep: player.run(specs, temperature=temperature, on_episode=keep),

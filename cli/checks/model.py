@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 BYTES_OF_TRAINING = 16  # for each weight in float32: itself, its gradient, and two moments of Adam
 
 
-def check_model(model: str, subject: Subject) -> dict[str, Finding]:
+def check_model(model: str, subject: Subject, tool_format: str | None = None) -> dict[str, Finding]:
     """Return the findings about a model with the environment's prompts and tools; its weights are not loaded."""
     from ...trainer.setup.model_facts import model_facts  # loads PyTorch
 
     prompts = [(episode.first_messages, episode.tools) for episode in subject.null_episodes]
     calls = [tool_call(tool["function"]["name"], **valid_arguments(tool, random.Random(0))) for tool in subject.tools]
-    facts = model_facts(model, prompts, calls[0] if calls else None)
+    facts = model_facts(model, prompts, calls[0] if calls else None, tool_format)
     if facts.problem:
         findings = {"template": Finding("fail", facts.problem)}
     else:
@@ -42,6 +42,8 @@ def check_model(model: str, subject: Subject) -> dict[str, Finding]:
 def _format(facts: ModelFacts) -> Finding:
     if facts.described_in_prompt:
         return Finding("warn", f"tools are described in the prompt, as {facts.tool_format}: {facts.reason}")
+    if not facts.tool_format:  # with tools the template would have failed
+        return Finding("skip", f"there are no tools: {facts.reason}")
     return Finding("pass", f"{facts.tool_format}: {facts.reason}")
 
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ..terminal.completions import players
-from ..terminal.options import AsJSON, EnvironmentReference, Seed, Tasks
+from ..terminal.exits import CommandError
+from ..terminal.options import AsJSON, EnvironmentReference, Seed, Tasks, ToolFormat
 
 
 def check(
@@ -22,6 +23,7 @@ def check(
     model: Annotated[
         str | None, typer.Option(help="Check this model with the environment, too; its weights are not loaded.")
     ] = None,
+    tool_format: ToolFormat = None,
     card: Annotated[
         Path | None,
         typer.Option(
@@ -46,12 +48,14 @@ def check(
     from ..terminal.output import console
     from ..terminal.verdicts import conclude
 
+    if tool_format is not None and model is None:
+        raise CommandError("--tool-format is for a model: give its --model")
     environment = load_environment(env)
     all_rows = load_rows(tasks) if tasks else draw_rows(environment, num_tasks, seed)
     player = None if oracle is None else load_policy(oracle)
     subject = Subject(environment=environment, rows=all_rows[:num_tasks], oracle=player, all_rows=all_rows)
     with console(stderr=True).status("playing"):
-        findings = check_environment(subject) | ({} if model is None else check_model(model, subject))
+        findings = check_environment(subject) | ({} if model is None else check_model(model, subject, tool_format))
     if card is not None:
         write_card(card_of(env, subject, findings), card)
     conclude(findings, as_json=as_json)

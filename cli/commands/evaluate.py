@@ -11,7 +11,7 @@ import typer
 
 from ..terminal.completions import players
 from ..terminal.exits import FAULTS, CommandError, explained
-from ..terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns, Seed, SuccessReward, Tasks
+from ..terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns, Seed, SuccessReward, Tasks, ToolFormat
 
 if TYPE_CHECKING:
     from ...envs.episode import EpisodeSpec
@@ -37,6 +37,7 @@ def evaluate(
             autocompletion=players,
         ),
     ] = None,
+    tool_format: ToolFormat = None,
     tasks: Tasks = None,
     num_tasks: Annotated[
         int | None, typer.Option("--num-tasks", "-n", min=1, help=f"Tasks to play. [all rows; {NUM_TASKS} if drawn]")
@@ -85,7 +86,12 @@ def evaluate(
     environment = load_environment(env)
     rows = rows_to_play(environment, tasks, count=num_tasks or (None if tasks else NUM_TASKS), seed=seed)
     answers: dict[str, Any] = {"model": model, "url": url, "policy": policy, "request": request}
-    answers |= {"temperature": temperature, "max_tokens": max_tokens, "max_turns": max_turns or None}
+    answers |= {
+        "tool_format": tool_format,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "max_turns": max_turns or None,
+    }
     evaluator = choose_evaluator(
         environment, rows, **answers, concurrency=concurrency, requests_per_minute=requests_per_minute
     )

@@ -30,6 +30,10 @@ Tasks = Annotated[
         autocompletion=completions.rows,
     ),
 ]
+ToolFormat = Annotated[
+    str | None,
+    typer.Option(help="How the model writes calls, if its template does not show it, such as react.", metavar="NAME"),
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
 SuccessReward = Annotated[
     float | None,

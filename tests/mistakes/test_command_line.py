@@ -88,6 +88,8 @@ def check_command(command: str, expected: tuple[str, ...], capsys: pytest.Captur
     ),
     ("eval game.py:Game --tasks game.py:rows --policy game.py:answers -k 0", "--samples", "greater than or equal to 1"),
     ("eval game.py:Game --tasks game.py:rows --model m --request '{}'", "--request", "give its --url"),
+    ("eval game.py:Game --tasks game.py:rows --model m --url http://x/v1 --tool-format react", "server reads calls"),
+    ("check game.py:Game --tasks game.py:rows --tool-format react", "--tool-format is for a model", "--model"),
     ("eval game.py:Game --tasks missing.jsonl --policy game.py:answers", "missing.jsonl cannot be read: No such file"),
     ("eval game.py:Game --tasks bad.jsonl --policy game.py:answers", "bad.jsonl:2 is not JSON"),
     ("eval game.py:Game --tasks game.py --policy game.py:answers", "write file.py:name"),

@@ -33,6 +33,7 @@ def local_player(
     limits: EpisodeLimits,
     max_turn_tokens: int | None,
     max_concurrency: int,
+    tool_format: str | None = None,
 ) -> EpisodePlayer:
     """Load a model, on the GPU in bfloat16 or on the CPU in float32, and return its player.
 
@@ -59,5 +60,6 @@ def local_player(
         make_generator=lambda pad_id, _: TransformersGenerator(loaded, pad_id=pad_id, images=images),
         rewards=Rewards(),
         data_sets=(rows, None),
+        tool_format=tool_format,
         images=images,
     )

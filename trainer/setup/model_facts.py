@@ -40,7 +40,7 @@ class ModelFacts:
     vocabulary: int
     context: int | None  # tokens that the model takes; None if its config does not say
     problem: str = ""  # why it cannot play at all; the fields below are then empty
-    tool_format: str = ""  # its name
+    tool_format: str = ""  # its name; empty if the template has none
     reason: str = ""  # why this format was taken
     described_in_prompt: bool = False  # the template has no place for tools, so gymnast writes them into the prompt
     round_trip: str | None = None  # "" if a call is read back as it was written, else the difference; None: not tried
@@ -52,7 +52,10 @@ class ModelFacts:
 
 
 def model_facts(
-    model: str, prompts: Sequence[tuple[list[Message], list[ToolSchema]]], call: Message | None
+    model: str,
+    prompts: Sequence[tuple[list[Message], list[ToolSchema]]],
+    call: Message | None,
+    tool_format: str | None = None,
 ) -> ModelFacts:
     """The facts about a model of the Hub or in a folder.
 
@@ -60,6 +63,7 @@ def model_facts(
         model: Its name.
         prompts: The first messages and the tools of some tasks.
         call: A message that calls a tool of the first task, for the round trip; None without tools.
+        tool_format: The name of the tool-call format; by default that of the chat template.
 
     Raises:
         OSError: there is no such model, or it has no tokenizer.
@@ -78,7 +82,7 @@ def model_facts(
         processor = load_processor(model, config, {}) if takes_images(config) else None
         images = None if processor is None else ImageEncoder(processor)
         tokenizer = AutoTokenizer.from_pretrained(model) if processor is None else processor.tokenizer
-        chat = ChatFormat(tokenizer, end_token_ids=_end_ids(model), images=images)
+        chat = ChatFormat(tokenizer, tool_format=tool_format, end_token_ids=_end_ids(model), images=images)
         facts.image_costs = [] if images is None else [_cost_of_image(chat, images, *size) for size in IMAGE_SIZES]
         for _, tools in prompts:
             chat.check_tools(tools)
@@ -87,7 +91,8 @@ def model_facts(
         facts.problem = str(error)
         return facts
     recognition = chat.recognition
-    facts.tool_format = getattr(recognition.format, "name", None) or type(recognition.format).__name__
+    if recognition.format is not None:
+        facts.tool_format = getattr(recognition.format, "name", type(recognition.format).__name__)
     facts.reason, facts.described_in_prompt = recognition.reason, recognition.described_in_prompt
     facts.end_tokens = sorted(chat.template.decode([token]) for token in chat.end_ids)
     if call is not None and not recognition.described_in_prompt:
