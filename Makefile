@@ -17,7 +17,7 @@ NAMES = $(subst _,-,$(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help help-all train train-code train-vision test test-all test-long test-programs test-adapters test-vllm test-deepspeed test-lowest test-newest lint format docs bench gpu-kit clean distclean
+.PHONY: help help-all train train-code train-vision pretrained test test-all test-long test-programs test-adapters test-vllm test-deepspeed test-pretrained test-lowest test-newest lint format docs bench gpu-kit clean distclean
 
 # The text of a target is the comment behind it: "##" for users, "#-" for those who change gymnast.
 LIST = sed -nE 's/^([a-z-]+%?):.*$(1) (.*)/\1\t\2/p' Makefile | sed 's/%/NAME/' | awk -F '\t' '{printf "make %-15s %s\n", $$1, $$2}'
@@ -42,6 +42,10 @@ train-code: $(VENV)/.train ## train an agent that writes programs; needs Docker
 train-vision: $(VENV)/.vision ## train an agent that sees, and a blind control
 	@$(BIN)/python examples/walk.py --seed $(SEED) $(ARGS)
 
+# Into the user's cache, where it is converted once. `make distclean` leaves it there.
+pretrained: $(VENV)/.train ## fetch SmolLM2-135M-Instruct, which runs on a laptop, and print its folder
+	@$(BIN)/python -m benchmarks.pretrained
+
 # Without ARGS, one file a worker. One worker more than two cores keeps both busy while tests wait for containers; the
 # files that take longest come first.
 BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -49,8 +53,8 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: $(VENV)/.dev ## run the tests, in about ten minutes
 	@$(BIN)/python -m pytest $(or $(ARGS),$(BY_FILE))
 
-test-all: #- the tests of make test, and of the four targets below
-	@$(MAKE) --no-print-directory test test-programs test-adapters test-vllm test-deepspeed ARGS=
+test-all: #- the tests of make test, and of the five targets below
+	@$(MAKE) --no-print-directory test test-programs test-adapters test-vllm test-deepspeed test-pretrained ARGS=
 
 test-programs: $(VENV)/.dev #- the examples, the benchmarks and the commands as programs
 	@$(BIN)/python -m pytest tests/programs $(or $(ARGS),$(BY_FILE))
@@ -66,6 +70,10 @@ test-vllm: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp) .deepspeed/.stamp #- the t
 
 test-deepspeed: $(VENV)/.dev .deepspeed/.stamp #- the tests that need DeepSpeed, which goes into .deepspeed
 	@$(BIN)/python -m pytest tests/with_deepspeed $(ARGS)
+
+# About a minute, once the model is there.
+test-pretrained: $(VENV)/.dev pretrained #- the tests of real text, with the model of make pretrained
+	@$(BIN)/python -m pytest tests/with_pretrained $(ARGS)
 
 # A new .venv-newest has newer versions: remove the old one. torch is the one of constraints.txt in both, as pip finds its
 # CPU build.
