@@ -40,7 +40,7 @@ def made(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ["run.eval", "run.json"])
 def test_inspect_reads_the_episodes(name: str, made: Path, tmp_path: Path) -> None:
     assert main(["export", str(made), "--to", "inspect", "-o", str(tmp_path / name)]) == 0
-    read = log.read_eval_log(str(tmp_path / name))
+    read = log.read_eval_log(str(tmp_path / name), resolve_attachments=True)
     assert (read.status, read.eval.task, read.eval.model) == ("success", "made", "tiny")
     assert (read.results.total_samples, read.results.completed_samples) == (3, 2)
     assert read.results.scores[0].metrics["mean"].value == 0.5
