@@ -7,9 +7,10 @@ import random
 import pytest
 import torch
 
-from gymnast.envs.tokens import Tokens, TokenTrace
+from gymnast.envs.tokens import ImageSpan, Tokens, TokenTrace
 from gymnast.trainer.learning.samples import Batch, Sample, make_micro_batch, micro_batches, split_evenly
 
+from ..envs.pictures import picture
 from ..learning.rows import SETTINGS
 from .made_episodes import PAD, trace_of
 
@@ -121,11 +122,16 @@ def test_micro_batches_have_a_limit_of_rows() -> None:
 
 
 def test_samples_without_a_gradient_are_counted_and_not_computed() -> None:
-    samples = of_lengths(4, 6, 8)
+    samples, tiny = of_lengths(4, 6, 8), Tokens([7, 7], (ImageSpan(0, 2, picture()),))
+    samples[0].images = [ImageSpan(0, 1, picture(1))]
     for sample, advantage in zip(samples, (0.0, 0.5, 0.0), strict=True):
         sample.advantages = advantage * torch.tensor(sample.mask)
     batch = Batch.of([[sample] for sample in samples], SETTINGS, pad_id=PAD)
     assert [tuple(item["inputs"]["input_ids"].shape) for item in batch.micro_batches] == [(1, 6)]
+    assert "pictures" not in batch.micro_batches[0]
+    shown = Batch.of([[sample] for sample in samples], SETTINGS, pad_id=PAD, picture=tiny).filled(2, PAD, tiny)
+    assert [item.get("pictures") for item in shown.micro_batches] == [[tiny.pictures]] * 2
+    assert shown.micro_batches[0]["inputs"]["input_ids"][0].tolist()[6:] == [7, 7]  # behind all loss tokens
     assert (batch.loss_tokens, batch.sequences) == (3 + 5 + 7, 3)
     assert batch.micro_batches[0]["batch_loss_tokens"] == 15
     with_kl = Batch.of([[sample] for sample in samples], SETTINGS.changed(beta=0.1), pad_id=PAD)
