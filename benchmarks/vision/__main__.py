@@ -3,7 +3,7 @@
     python -m benchmarks.vision [--quick]
 
 takes an optimiser step of a tiny Qwen3-VL, once with the pictures and once with as many tokens of text, each in a
-process of its own. It prints a table and writes benchmarks/results/vision.json. It fails if a round keeps more than 1.1
+process of its own. It prints a table and writes benchmarks/results/vision_update.json. It fails if a round keeps more than 1.1
 times the bytes of its pictures.
 """
 
@@ -38,7 +38,7 @@ from gymnast.trainer.models.output_head import OutputHead
 from gymnast.trainer.options.derived import learning_settings
 from gymnast.trainer.testing.tiny_vision import make_tiny_processor, make_tiny_vision_model
 
-RESULTS = Path(__file__).parents[1] / "results" / "vision.json"
+RESULTS = Path(__file__).parents[1] / "results" / "vision_update.json"
 TARGET = 1.1  # times the bytes of its pictures that a round keeps
 SIZE, SHOTS = (512, 384), 10
 WORDS = ["open", "close", "save", "search", "settings", "account", "message", "tomorrow", "invoice", "delete"]
