@@ -3,8 +3,8 @@
     python -m benchmarks.vision [--quick]
 
 takes an optimiser step of a tiny Qwen3-VL, once with the pictures and once with as many tokens of text, each in a
-process of its own. It prints a table and writes benchmarks/results/vision_update.json. It fails if a round keeps more than 1.1
-times the bytes of its pictures.
+process of its own. It prints a table and writes benchmarks/results/vision_update.json. It fails if a round keeps more
+than 1.1 times the bytes of its pictures.
 """
 
 from __future__ import annotations
