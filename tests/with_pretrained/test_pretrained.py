@@ -44,7 +44,7 @@ def test_appended_tokens_are_those_of_the_whole_conversation(tokenizer: Any, tex
     reply: Message = {"role": "user", "content": text}
     answer_ids = tokenizer(answer + tokenizer.eos_token).input_ids
     ids = chat.prompt_tokens(messages, []).ids + answer_ids
-    assert chat.parse(chat.prompt_tokens(messages, []), answer_ids, [])["content"] == answer
+    assert chat.parse(chat.prompt_tokens(messages, []), answer_ids, []).get("content") == answer
     ids += chat.observation_tokens([reply], ended_by=answer_ids[-1], last=False).ids
     whole = [*messages, {"role": "assistant", "content": answer}, reply]
     assert ids == tokenizer.apply_chat_template(whole, add_generation_prompt=True)["input_ids"]

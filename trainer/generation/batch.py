@@ -47,7 +47,7 @@ class Batch:
     def _group(self, decodings: list[Decoding]) -> None:
         """Join decodings of similar length."""
         self.decodings = []
-        for decoding in sorted(decodings, key=lambda each: each.columns):
+        for decoding in sorted(decodings, key=lambda decoding: decoding.columns):
             last = self.decodings[-1] if self.decodings else None
             if not decoding.rows:
                 continue
