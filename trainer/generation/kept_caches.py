@@ -49,7 +49,7 @@ class KeptCaches:
                 self._budget = _budget(cache.layers[0][0].device)
             assert self._budget is not None
             self._caches.pop(session, None)
-            room = self._budget - cache.nbytes - sum(cach.nbytes for cach in self._caches.values())
+            room = self._budget - cache.nbytes - sum(kept.nbytes for kept in self._caches.values())
             for oldest in list(self._caches):
                 if room >= 0:
                     break

@@ -119,13 +119,12 @@ class Prefill:
         cache = DynamicCache(config=model.config)
         if pasts:
             fill(cache, [past.layers for past in pasts])
-        new, known = (max(lengths) for lengths in zip(*[(prompt.new, prompt.known) for prompt in prompts], strict=True))
+        lengths = [(prompt.known, prompt.new) for prompt in prompts]
+        known, new = (max(column) for column in zip(*lengths, strict=True))
         padded = [[self._pad_id] * (new - prompt.new) + prompt.ids[prompt.known :] for prompt in prompts]
         ids_BN = torch.tensor(padded, device=model.device)
         columns_L = torch.arange(known + new, device=model.device) - known  # the first new one is 0
-        known_B1, new_B1 = torch.tensor([(prompt.known, prompt.new) for prompt in prompts], device=model.device).T[
-            ..., None
-        ]
+        known_B1, new_B1 = torch.tensor(lengths, device=model.device).T[..., None]
         mask_BL = torch.where(columns_L < 0, columns_L >= -known_B1, columns_L >= new - new_B1).long()
         inputs = {"input_ids": ids_BN, "attention_mask": mask_BL}
         if self._images is not None:
