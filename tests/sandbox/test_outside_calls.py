@@ -116,7 +116,8 @@ async def test_a_call_ends_with_the_code_that_it_belongs_to(outside: Outside) ->
             cancelled.set()
 
     outside.then = wait
-    await outside.box.bash("tools echo --value late & sleep 0.5")
+    code = "import threading, tools, time\nthreading.Thread(target=tools.echo, args=['late'], daemon=True).start()"
+    await outside.box.python(f"{code}\ntime.sleep(1)")
     assert cancelled.is_set()
     count, outside.then = len(outside.calls), None
     later = "(sleep 0.3; tools echo --value between > out.txt 2>&1) &"

@@ -22,7 +22,7 @@ from .buttons import ScriptedGenerator, call_ids, make_trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("sandbox", "envs", "records", "trainer", "cluster", "cli")
-MOST = {"files": 82, "functions": 650, "edges": 174, "entries": 12}
+MOST = {"files": 82, "functions": 655, "edges": 174, "entries": 12}
 """The largest numbers that are accepted. A change that needs more of them should say why."""
 
 
