@@ -64,7 +64,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "curve": [rewards[round(at * (len(rewards) - 1) / (POINTS - 1))] for at in range(POINTS)]
         if len(rewards) > POINTS
         else rewards,
-        "success": (success + [item for item in figures_of(run) if item["name"].startswith("pass@1")])[:1],
+        "success": (success + [figure for figure in figures_of(run) if figure["name"].startswith("pass@1")])[:1],
         "alarms": len(find_alarms(run)),
         "reason": explain(run).reason,
         "written": _written(run.folder),

@@ -20,7 +20,7 @@ def inputs_of(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         schema = _without_references(schema, parameters.get("$defs", {}), name)
         choices = schema.pop("anyOf", [{"type": schema.get("type", "any")}])
         others = [choice for choice in choices if choice.get("type") != "null"] or choices
-        kinds = [kind for other in others for kind in listed(other.get("type", "any"))]
+        kinds = [kind for choice in others for kind in listed(choice.get("type", "any"))]
         if len(others) == 1:
             schema = others[0] | schema
         schema |= {"type": kinds[0] if len(kinds) == 1 else kinds, "description": schema.get("description", "")}

@@ -52,7 +52,7 @@ def _parameters(name: str, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str,
         if described.get("nullable") and "null" not in kinds:
             kinds = [*kinds, "null"]
         kind = {} if "any" in kinds else {"type": kinds[0] if len(kinds) == 1 else kinds}
-        properties[key] = kind | {item: value for item, value in described.items() if item not in ("type", "nullable")}
+        properties[key] = kind | {word: value for word, value in described.items() if word not in ("type", "nullable")}
     required = [key for key, described in inputs.items() if not described.get("nullable")]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 

@@ -41,7 +41,7 @@ def check_not_waiting(connection: Connection | None) -> None:
 
 
 class OutsideCalls:
-    """Answers the calls of one execution, one at a time, in the context of whoever asked for the execution."""
+    """Answers the calls of one execution, one at a time, in the context of the caller that runs the code."""
 
     def __init__(self, connection: Connection, offer: Offer) -> None:
         self._connection = connection

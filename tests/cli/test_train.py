@@ -188,7 +188,7 @@ def test_containers_of_dead_processes_are_listed_and_reaped(
     assert abandoned["name"] in run("sandbox", "list").out
     assert abandoned["name"] in run("sandbox", "reap", "--json").json["removed"]
     left = run("sandbox", "list", "--json").json["containers"]
-    assert abandoned["id"] not in [call["id"] for call in left]
+    assert abandoned["id"] not in [row["id"] for row in left]
 
 
 def test_the_doctor_tries_a_box(run: Run, image: str) -> None:

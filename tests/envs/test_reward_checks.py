@@ -20,7 +20,7 @@ def one(completions: list[Any]) -> list[float]:
 
 
 def by_answer(completions: list[Any], answer: list[int], missing: int = 0) -> list[float]:
-    return [float(text) for text in answer]
+    return [float(value) for value in answer]
 
 
 def takes_all(**columns: Any) -> list[float]:

@@ -49,7 +49,7 @@ async def test_functions_get_messages_and_columns() -> None:
 async def test_functions_get_only_what_they_ask_for() -> None:
     def by_answer(completions: list[Any], answer: list[int]) -> list[float]:
         assert len(completions) == 2
-        return [text / 10 for text in answer]
+        return [value / 10 for value in answer]
 
     async def by_hint(hint: list[str], missing: int = 7) -> list[float]:
         await asyncio.sleep(0)

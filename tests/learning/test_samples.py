@@ -118,7 +118,7 @@ def test_a_correction_rejects_all_samples_of_an_episode() -> None:
     trace.logprobs[0] += 1.0
     options = {"correction": "geometric_mask", "correction_bounds": CORRECTIONS["geometric_mask"].bounds}
     kept = score([*map(cut, episodes)], **options)
-    assert [ids_of(tensor) for tensor in kept] == [ids_of(samples_of(cut(episodes[place]))) for place in (0, 2)]
+    assert [ids_of(samples) for samples in kept] == [ids_of(samples_of(cut(episodes[place]))) for place in (0, 2)]
 
 
 def first_advantage(samples: EpisodeSamples) -> float:

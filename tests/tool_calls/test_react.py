@@ -150,8 +150,8 @@ def test_a_final_answer_after_an_action_is_content() -> None:
 
 def test_instructions_describe_every_tool() -> None:
     text = REACT.instructions(TOOLS)
-    for call in TOOLS:
-        function = call["function"]
+    for schema in TOOLS:
+        function = schema["function"]
         assert f"{function['name']}: {function['description']}" in text
         assert json.dumps(function["parameters"], ensure_ascii=False) in text
     assert 'Action: tool_name\nAction Input: {"key": "value"}' in text

@@ -34,10 +34,10 @@ def test_each_stop_reason_has_its_treatment(treatment: str, tmp_path: Path) -> N
     trainer.train()
     [batch] = trainer.batches  # type: ignore[attr-defined]
     rewards: dict[str, list[float]] = {}
-    for tensor in kept:
-        if treatment != "leave" or not tensor.stop.is_truncation:
-            assert tensor.reward is not None
-            rewards.setdefault(tensor.spec.group, []).append(tensor.reward)
+    for episode in kept:
+        if treatment != "leave" or not episode.stop.is_truncation:
+            assert episode.reward is not None
+            rewards.setdefault(episode.spec.group, []).append(episode.reward)
     expected = [
         episode.reward - sum(rewards[episode.spec.group]) / len(rewards[episode.spec.group])
         for episode in kept
@@ -89,11 +89,11 @@ def test_the_reward_falls_in_the_last_tokens_of_the_limit(tmp_path: Path) -> Non
     options: dict[str, Any] = {"overlong_buffer": 30, "overlong_penalty": 0.5, "max_completion_length": 40}
     trainer = make_trainer(tmp_path, Keeps, **options)
     trainer.train()
-    lengths = [tensor.traces[0].completion_ids for tensor in kept]
+    lengths = [episode.traces[0].completion_ids for episode in kept]
     expected = get_soft_overlong_punishment(40, 30)(completion_ids=lengths)
     assert len({*expected}) > 1
-    assert [tensor.reward_parts["overlong_penalty"] for tensor in kept] == pytest.approx([0.5 * x for x in expected])
-    rewards = [sum(part or 0.0 for part in tensor.reward_parts.values()) for tensor in kept]
+    assert [episode.reward_parts["overlong_penalty"] for episode in kept] == pytest.approx([0.5 * x for x in expected])
+    rewards = [sum(part or 0.0 for part in episode.reward_parts.values()) for episode in kept]
     assert [episode.reward for episode in kept] == pytest.approx(rewards)
     mean = step_logs(trainer)[0]["rewards/overlong_penalty/mean"]
     assert mean == pytest.approx(0.5 * sum(expected) / len(expected))

@@ -69,9 +69,8 @@ class WritesModelCard(HookedTrainer[TrainingLoop]):
             self._write_card(Path(self.args.output_dir or "."), model_name, _listed(tags), **metadata)
 
     def _write_card(self, folder: Path, name: str | None = None, tags: Any = (), **metadata: Any) -> None:
-        source = next(
-            (callback for callback in self.callback_handler.callbacks if isinstance(callback, RunFolder)), None
-        )
+        recorders = [callback for callback in self.callback_handler.callbacks if isinstance(callback, RunFolder)]
+        source = recorders[0] if recorders else None
         is_recorded = source is not None and self.state.global_step > 0 and line_files(source.path)
         run = Run(source.path) if source is not None and is_recorded else None
         has_curve = run is not None and (run.folder / CURVE).is_file()
@@ -79,13 +78,13 @@ class WritesModelCard(HookedTrainer[TrainingLoop]):
             shutil.copy(run.folder / CURVE, folder)  # a link on the Hub leads to a file beside the card
         config: Any = self.parts.config
         packages = ("gymnast-rl", "transformers", "torch")
-        changed = [item for item in SHOWN if getattr(config, item) != getattr(type(config), item)]
+        changed = [option for option in SHOWN if getattr(config, option) != getattr(type(config), option)]
         facts = CardFacts(
             name=name or folder.resolve().name,
             algorithm=type(config).__name__.removesuffix("Config"),
             environments=_environments(self.parts.environment),
             rewards=self.parts.player.engine.rewards.weights,
-            options={item: getattr(config, item) for item in changed},
+            options={option: getattr(config, option) for option in changed},
             versions={package: version(package) for package in packages} | {"Python": platform.python_version()},
             metadata=self._metadata(tags) | metadata,
         )

@@ -150,16 +150,16 @@ def lost_episodes(episodes: Sequence[Episode], treatments: Treatments, *, reject
     others = [episode for episode in episodes if episode.failure is None]
     reasons = {
         "had a prompt longer than the context (shorten it, or raise max_model_len)": [
-            other for other in others if other.is_overlong
+            episode for episode in others if episode.is_overlong
         ],
         "had no reward (every reward function returned None)": [
-            other for other in others if other.reward is None and not other.is_overlong
+            episode for episode in others if episode.reward is None and not episode.is_overlong
         ],
     }
     for stop, treatment in treatments.items():
         if treatment != "teach":
             reason = f"ended by {stop.value}, and the option `truncated` says {treatment!r}"
-            reasons[reason] = [other for other in others if other.stop is stop and not other.is_overlong]
+            reasons[reason] = [episode for episode in others if episode.stop is stop and not episode.is_overlong]
     parts += [f"{len(lost)} of {len(episodes)} episodes {reason}" for reason, lost in reasons.items() if lost]
     if rejected:
         parts.append(f"the correction rejected {rejected:.0%} of the episodes")
@@ -178,7 +178,8 @@ def _traceback(episodes: Sequence[Episode]) -> str:
 
 def _failures(episodes: Sequence[Episode]) -> list[Failure]:
     """Return the failures of these episodes, those of earlier attempts included."""
-    return [item for episode in episodes for item in (*episode.retried, episode.failure) if item is not None]
+    failures = [failure for episode in episodes for failure in (*episode.retried, episode.failure)]
+    return [failure for failure in failures if failure is not None]
 
 
 def _line(failure: Failure) -> str:

@@ -230,6 +230,6 @@ class TokenConversation:
     def _room(self, trace: TokenTrace) -> tuple[int, StopReason]:
         """Tokens that may still follow this trace, and the stop reason of the budget that limits them."""
         budgets = self._policy.budgets
-        episode = budgets.max_completion_length - sum(len(sample.completion_ids) for sample in self._spent.traces)
+        episode = budgets.max_completion_length - sum(len(trace.completion_ids) for trace in self._spent.traces)
         context = budgets.max_model_len - len(trace)
         return (context, StopReason.CONTEXT_OVERFLOW) if context < episode else (episode, StopReason.MAX_TOKENS)

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from ...envs.core import ConfigurationError
 from ...envs.tokens import Tokens
 from ..generation.contract import Generation, GenerationRequest, Generator, check_request
-from ..models.images import ImageEncoder
+from ..models.images import ImageEncoder, trains_images
 from ..models.named_weights import check_loadable, named_weights, whole_weights
 from ..models.output_head import inner_model
 from . import CPU_OPTIONS, check_vllm, sampling_options
@@ -154,7 +154,7 @@ class VLLMGenerator(Generator):
             adapter = load_adapter(engine, model) if sends_adapter else None
             if not engine.reset_prefix_cache():
                 raise RuntimeError("vLLM still holds a prefix that was computed with the old weights")
-            if self._image_id is not None:  # vLLM keeps what the vision tower made of a picture
+            if self._image_id is not None and trains_images(model):  # vLLM keeps what it made of a picture
                 engine.reset_encoder_cache()
             _synchronize()  # before the optimiser changes the weights that are being copied
             return adapter

@@ -200,7 +200,7 @@ class Overlapped(GroupSource):
 
     def _staleness(self, groups: list[FinishedGroup], step: int) -> list[Part]:
         """Return the ages of the weights that sampled these groups."""
-        versions = [version for group in groups for item in group.versions for version in item if version is not None]
+        versions = [version for group in groups for turns in group.versions for version in turns if version is not None]
         ages = [float(step - version) for version in versions] or [math.nan]
         late = float(sum(step - group.started_at > self.max_staleness for group in groups))
         of_turns = {"staleness/mean": sum(ages) / len(ages), "staleness/max": max(ages)}
