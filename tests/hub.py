@@ -17,7 +17,10 @@ REVISION = "0" * 40
 
 
 class _Hub(BaseHTTPRequestHandler):
-    """Answers for `folder/me/NAME`, a folder for each repository; `me/gated` asks for a token."""
+    """Answers for `folder/me/NAME`, a folder for each repository; `me/gated` asks for a token.
+
+    Each has one commit, which is its branch `main` and its tag `v1`, too.
+    """
 
     folder: Path
     protocol_version = "HTTP/1.1"
@@ -46,6 +49,9 @@ class _Hub(BaseHTTPRequestHandler):
         match = re.match(repository, path)
         if match is None or not (root := self.folder / match[1]).is_dir():
             return self._answer({"error": "not found"}, status=404, **{"X-Error-Code": "RepoNotFound"})
+        asked = re.search(r"/(?:revision|resolve|tree)/(\w+)", path)
+        if asked and asked[1] not in ("main", "v1", REVISION):
+            return self._answer({"error": "no such revision"}, status=404, **{"X-Error-Code": "RevisionNotFound"})
         files = {str(file.relative_to(root)): file for file in sorted(root.rglob("*")) if file.is_file()}
         if found := re.fullmatch(repository + r"/resolve/\w+/(.+)", path):
             if found[2] not in files:

@@ -1,4 +1,7 @@
-"""Rows of the Hugging Face Hub: `hub:owner/name`, `hub:owner/name[split]`, `hub:owner/name/configuration[split]`."""
+"""Rows of the Hugging Face Hub: `hub:owner/name[split]`, also with a revision and a configuration.
+
+`hub:owner/name@revision/configuration[split]` has all of them; a revision is a branch, a tag or a commit.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ def load_from_hub(reference: str, place: str, split: str | None) -> Any:
         from datasets import load_dataset
         from datasets.exceptions import DatasetNotFoundError, DatasetsError
     owner, _, rest = place.removeprefix(PREFIX).partition("/")
-    name, _, configuration = rest.partition("/")
+    named, _, configuration = rest.partition("/")
+    name, _, revision = named.partition("@")
     if not owner or not name:
         raise CommandError(
             f"{reference} must be {PREFIX}owner/name, with the split in brackets: {PREFIX}owner/name[train]"
         )
     try:
-        return load_dataset(f"{owner}/{name}", configuration or None, split=split)
+        return load_dataset(f"{owner}/{name}", configuration or None, split=split, revision=revision or None)
     except DatasetNotFoundError as error:
         remedy = (
             "check the name; a private or gated data set needs the access that its page grants, and `hf auth login`"

@@ -30,9 +30,12 @@ def export(
     ],
     output: Output = None,
     step: Annotated[list[int] | None, typer.Option(help="Only the episodes of this step. Repeatable.")] = None,
+    evaluations: Annotated[
+        bool, typer.Option("--evaluations", help="The episodes of a training's evaluations, instead of its rounds.")
+    ] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Write the recorded episodes of a training, or those of an evaluation, for other viewers.
+    """Write the recorded episodes of a training or an evaluation for other viewers.
 
     With atif, RUN/atif/ gets a trajectory for each episode; with inspect, RUN/run.eval is a log for `inspect view`.
     """
@@ -41,7 +44,7 @@ def export(
     if to not in FORMATS:
         raise CommandError(f"--to takes {' or '.join(FORMATS)}, got {to!r}")
     found = read_run(run)
-    played = _episodes(found, step or [])
+    played = _episodes(found, step or [], evaluations=evaluations)
     path, model = output or run / FORMATS[to], _model(found)
     if to == "atif":
         from ..exporting.atif import write_trajectories
@@ -55,13 +58,15 @@ def export(
     print_result(figures, f"{path}: {len(played)} episodes", as_json=as_json)
 
 
-def _episodes(run: Run, steps: list[int]) -> list[tuple[int, Episode]]:
-    known = [step for step, _ in run.steps()]
+def _episodes(run: Run, steps: list[int], *, evaluations: bool) -> list[tuple[int, Episode]]:
+    rows = [row for row in run.episodes if row.evaluation is not None] if evaluations else run.played()
+    known = sorted({row.step for row in rows})
     if not known:
-        raise CommandError(f"{run.folder} has no episodes; a training writes them with log_episodes_steps=1")
+        kind = "evaluated episodes" if evaluations else "episodes"
+        raise CommandError(f"{run.folder} has no {kind}; a training writes them with log_episodes_steps=1")
     if missing := sorted(set(steps) - set(known)):
         raise CommandError(f"step {missing[0]} is not recorded; the steps are {', '.join(map(str, known))}")
-    return [(row.step, run.episode(row)) for row in run.played() if not steps or row.step in steps]
+    return [(row.step, run.episode(row)) for row in rows if not steps or row.step in steps]
 
 
 def _model(run: Run) -> str:

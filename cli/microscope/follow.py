@@ -10,7 +10,7 @@ from aiohttp import web
 from ...records.files.run import Run
 from ...records.files.run_files import IMAGES
 from .index import index_of, to_json
-from .page import chunk, index_of_runs, page, page_of_runs
+from .page import chunk, following_page, index_of_runs, page_of_runs
 from .runs import Runs
 
 HEADERS = {
@@ -37,7 +37,7 @@ async def serve_page(shown: Run | Runs, port: int, started: Callable[[str], obje
     async def show(request: web.Request) -> web.Response:
         found = find(request)
         found.read()
-        parts = page_of_runs(found) if isinstance(found, Runs) else page(found, follows=True)
+        parts = page_of_runs(found) if isinstance(found, Runs) else following_page(found)
         return web.Response(text="".join(parts), content_type="text/html", headers=HEADERS)
 
     async def index(request: web.Request) -> web.Response:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import count
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from ...envs.runtime.verdict import EXPECTED
 from ...records.alarms.alarms import find_alarms
 from ...records.alarms.why import explain
+from ...records.evaluations.pass_at_k import pass_at_each_k
 from ...records.files.episodes import TRUNCATIONS, EpisodeRow
 from ...records.files.run import Run
 
@@ -102,18 +103,34 @@ def index_of(run: Run) -> dict[str, Any]:
 
 
 def figures_of(run: Run) -> list[dict[str, Any]]:
-    """Return reward and pass@k of the latest evaluation of each data set, with their 95 % intervals."""
+    """Return reward and pass@k of the latest evaluation of each data set, with their 95 % intervals.
+
+    Those of an evaluation that is not over yet are of the episodes that it has.
+    """
+    latest = {title: logs[-1][1].metrics for title, logs in run.evaluations.items()}
     return [
         {
             "name": name + title.removeprefix("evaluation"),
             "value": short(value),
-            "low": short(logs[-1][1].metrics.get(f"{name}/low")),
-            "high": short(logs[-1][1].metrics.get(f"{name}/high")),
+            "low": short(metrics.get(f"{name}/low")),
+            "high": short(metrics.get(f"{name}/high")),
         }
-        for title, logs in run.evaluations.items()
-        for name, value in logs[-1][1].metrics.items()
+        for title, metrics in (latest or {"evaluation": _so_far(run.episodes)}).items()
+        for name, value in metrics.items()
         if FIGURE.fullmatch(name)
     ]
+
+
+def _so_far(rows: Sequence[EpisodeRow]) -> dict[str, float]:
+    """Return reward and pass@k of these episodes of an evaluation, without those that failed."""
+    played = [row for row in rows if row.failure is None]
+    rewards = [row.reward for row in played if row.reward is not None]
+    outcomes: dict[str, list[bool]] = defaultdict(list)
+    for row in played:
+        if row.success is not None:
+            outcomes[row.group].append(row.success >= 1)
+    mean = {"reward": sum(rewards) / len(rewards)} if rewards else {}
+    return mean | dict(pass_at_each_k([*outcomes.values()]))
 
 
 def _curves(run: Run) -> list[dict[str, Any]]:

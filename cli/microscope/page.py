@@ -41,8 +41,9 @@ NAME = "view.html"
 
 def write_page(run: Run, path: Path) -> None:
     """Write the page of a run that was read."""
+    home = os.path.relpath(run.folder, path.parent)
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(page(run))
+        file.writelines(_page(run.folder, SCRIPTS, index_of(run) | {"home": f"{quote(home)}/"}, _chunks(run)))
 
 
 def write_pages(runs: Runs, path: Path) -> None:
@@ -64,13 +65,13 @@ def index_of_runs(runs: Runs, links: Mapping[str, str] | None = None) -> dict[st
     return runs.index() | {"links": links or {name: f"{quote(name)}/" for name in runs.found}}
 
 
-def page(run: Run, *, follows: bool = False) -> Iterator[str]:
-    """Yield the parts of a run's page; one that follows fetches its episodes from the server that it came from."""
-    yield from _page(run.folder, SCRIPTS, index_of(run), () if follows else _chunks(run), follows=follows)
+def following_page(run: Run) -> Iterator[str]:
+    """Yield the parts of the page of a run that fetches its episodes from the server that it came from."""
+    yield from _page(run.folder, SCRIPTS, index_of(run), follows=True)
 
 
 def _page(
-    folder: Path, scripts: Sequence[str], index: Mapping[str, Any], chunks: Iterable[str] = (), *, follows: bool
+    folder: Path, scripts: Sequence[str], index: Mapping[str, Any], chunks: Iterable[str] = (), *, follows: bool = False
 ) -> Iterator[str]:
     script = "\n".join(_text(f"scripts/{name}") for name in scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -61,10 +61,8 @@ class EvaluatedEpisodes:
         room = math.inf
         if every is None:
             every = -(-max_steps // ROUNDS) or 1
-            # Step 0 has an evaluation, too.
-            room = min(
-                MOST_BYTES // (ROUNDS + 1) // data_sets, MOST_BYTES - recorded_bytes(self.path)
-            )  # step 0 has one, too
+            evaluations = ROUNDS + 1  # step 0 has one, too
+            room = min(MOST_BYTES // evaluations // data_sets, MOST_BYTES - recorded_bytes(self.path))
         last = self._last.get(title)
         if not every or (max_steps and last is not None and step // every <= last // every):
             return

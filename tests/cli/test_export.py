@@ -121,6 +121,13 @@ def test_unusual_messages_are_exported(run: Run, tmp_path: Path) -> None:
     assert turn_tokens(odd) == [None]
 
 
+def test_evaluations_of_a_training_are_exported(run: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "made", [(0, episode())], evaluations=[(0, episode(group="held@0")), (2, episode())])
+    [found] = exported(run, tmp_path / "made", "--evaluations", "--step", "0")
+    both = exported(run, tmp_path / "made", "--evaluations")
+    assert [trajectory["session_id"] for trajectory in both] == [found["session_id"], "2:a@0:0"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -133,5 +140,6 @@ def test_what_cannot_be_exported_is_refused(run: Run, tmp_path: Path, arguments:
     outcome = run("export", "made", *arguments)
     assert (outcome.code, outcome.out) == (2, "")
     assert message in outcome.err
+    assert "made has no evaluated episodes" in run("export", "made", "--to", "atif", "--evaluations").err
     write_run(tmp_path / "empty", metrics=[{"step": 1, "reward": 0.0}])
     assert "log_episodes_steps=1" in run("export", "empty", "--to", "atif").err

@@ -130,6 +130,8 @@ ON_THE_HUB = {
     "hub:me/tasks[train[-1:]]": 0.0,
     "hub:me/single": 1.0,
     "hub:me/levels/easy[train]": 1.0,
+    "hub:me/levels@v1/easy[train]": 1.0,
+    "hub:me/single@v2": "Revision 'v2' doesn't exist for dataset 'me/single' on the Hub",
     "hub:me/tasks": "hub:me/tasks has 2 splits: choose one of hub:me/tasks[train], hub:me/tasks[test]",
     "hub:me/tasks[trian]": "Unknown split \"trian\". Should be one of ['train', 'test']",
     "hub:me/levels": "Please pick one among the available configs: ['easy', 'hard']; write hub:me/levels/con",

@@ -176,6 +176,21 @@ def test_an_evaluation_shows_its_worst_tasks(browser: Browser, tmp_path: Path) -
         expect(page.locator("table.others td").last).to_have_text("0: 0.0⏎ here, 1.0⏎ there")
 
 
+def test_an_evaluation_that_is_not_over_has_figures(browser: Browser, tmp_path: Path) -> None:
+    made = [(0, episode(member=member, reward=float(member % 2))) for member in range(4)]
+    for _, one in made:
+        one.metrics["success"] = one.reward or 0.0
+    made.append((0, episode(group="b@0", stop=StopReason.FAILED, reward=None)))
+    with opened(browser, f"{page_of(write_run(tmp_path, evaluations=made))}#sort=") as page:
+        values = page.locator(".figure").all_inner_texts()
+        assert [value.split("\n")[:2] for value in values] == [
+            ["reward", "0.5"],
+            ["pass@1", "50 %"],
+            ["pass@2", "83.3 %"],
+            ["pass@4", "100 %"],
+        ]
+
+
 @pytest.mark.parametrize("served", [False, True])
 def test_the_index_of_several_runs(served: bool, browser: Browser, tmp_path: Path) -> None:
     metrics = [{"step": step, "reward": step / 4, "environment/success": 0.5} for step in (1, 2)]

@@ -22,8 +22,10 @@ def test_pictures_are_shown_and_those_that_are_lost_are_named(tmp_path: Path, is
     append_episodes(tmp_path / "episodes.jsonl", [{"step": 0}], [seen(0, CAT, LARGE)])
     if is_lost:
         (tmp_path / "images" / LARGE.file_name).unlink()
-    write_page(Run(tmp_path), tmp_path / "view.html")
-    url = (tmp_path / "view.html").as_uri() + "#episode=0&view="
+    path = tmp_path / ("view.html" if is_lost else "elsewhere/a page.html")
+    path.parent.mkdir(exist_ok=True)
+    write_page(Run(tmp_path), path)
+    url = path.as_uri() + "#episode=0&view="
     with chromium() as browser:
         with opened(browser, url + "transcript") as page:
             small = page.locator(".message.user").first.get_by_role("button", name="image 6x4, full size")

@@ -6,7 +6,7 @@ const CHART = { width: 300, height: 84, edge: 3 };
 function ticks(low, high, count, least = 0) {
   const rough = Math.max((high - low) / count, least, 1e-12);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = Math.max([1, 2, 5, 10].find((each) => each * power >= rough * 0.999) * power, least);
+  const step = Math.max([1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999) * power, least);
   const first = Math.floor(low / step + 1e-9);
   const last = Math.max(Math.ceil(high / step - 1e-9), first + 1);
   return Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
@@ -39,7 +39,7 @@ function chart({ name, title, values, steps }, { onstep, marks = [], selected = 
   const stepAt = (event) => {
     const box = drawing.getBoundingClientRect();
     const wanted = first + ((event.clientX - box.left) / box.width) * (last - first);
-    return xs.reduce((best, each) => (Math.abs(each - wanted) < Math.abs(best - wanted) ? each : best));
+    return xs.reduce((best, x) => (Math.abs(x - wanted) < Math.abs(best - wanted) ? x : best));
   };
   const drawing = svg(
     "svg",

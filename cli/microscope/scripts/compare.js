@@ -5,7 +5,7 @@ const MOST_COMPARED = 64;
 
 /** All members of the group side by side. */
 async function compareGroup(own, place) {
-  const others = groupOf(place).filter((each) => each !== place);
+  const others = groupOf(place).filter((member) => member !== place);
   if (!others.length) return h("p.calm", {}, "This episode has no other member of its group in the records.");
   const [table, first, columns] = await compare(own, place, others, (row) => `member ${row.member}`);
   return h("div.compare", {}, table, sideBySide(first, chosenFirst(columns).slice(0, MOST_COLUMNS - 1)));
@@ -14,14 +14,14 @@ async function compareGroup(own, place) {
 /** The same task at other steps, and one of them beside this episode. */
 async function compareSteps(own, place) {
   const { step, member, reward } = run.episodes;
-  const bySteps = [...Map.groupBy(sameTask(place), (each) => step[each])].sort(([one], [other]) => one - other);
-  const history = h("div.history", {}, bySteps.map(([each, members]) =>
-    h("div.lane", { "aria-current": each === step[place] ? "true" : null },
-      h("span.step", {}, `step ${each}`),
+  const bySteps = [...Map.groupBy(sameTask(place), (other) => step[other])].sort(([one], [other]) => one - other);
+  const history = h("div.history", {}, bySteps.map(([number, members]) =>
+    h("div.lane", { "aria-current": number === step[place] ? "true" : null },
+      h("span.step", {}, `step ${number}`),
       h("span.meta", {}, `reward ${show(mean(members.map((one) => reward[one]).filter((one) => one !== null)))}`),
       h("div.cells", {}, members.map(cell)))));
-  const others = bySteps.filter(([each]) => each !== step[place])
-    .map(([, members]) => members.find((each) => member[each] === member[place]) ?? members[0]);
+  const others = bySteps.filter(([number]) => number !== step[place])
+    .map(([, members]) => members.find((other) => member[other] === member[place]) ?? members[0]);
   if (!others.length) {
     return [history, h("p.calm", {}, "This task is recorded at this step only. Record more often (log_episodes_steps), or train on fewer tasks.")];
   }
@@ -38,12 +38,12 @@ async function compare(own, place, others, nameOf) {
   const shown = others.slice(0, MOST_COMPARED);
   const all = await Promise.all(shown.map(details));
   const inWords = [own, ...all].some(({ episode }) => !episode.traces.length);
-  const column = (each, { episode }, name) => ({ place: each, row: brief(each), pieces: piecesOf(episode, inWords), name });
+  const column = (place, { episode }, name) => ({ place, row: brief(place), pieces: piecesOf(episode, inWords), name });
   const first = column(place, own, "this episode");
-  const columns = shown.map((each, index) => column(each, all[index], nameOf(brief(each))));
-  const choose = (each) => () => go({ with: each });
-  const rows = columns.map(({ place: each, row, pieces, name }) =>
-    h("tr", { "aria-current": each === state.with ? "true" : null, tabindex: 0, onclick: choose(each), onkeydown: onEnter(choose(each)) },
+  const columns = shown.map((place, index) => column(place, all[index], nameOf(brief(place))));
+  const choose = (place) => () => go({ with: place });
+  const rows = columns.map(({ place, row, pieces, name }) =>
+    h("tr", { "aria-current": place === state.with ? "true" : null, tabindex: 0, onclick: choose(place), onkeydown: onEnter(choose(place)) },
       h("th", { scope: "row" }, name), h("td", {}, show(row.reward)), h("td", {}, row.stop), h("td", {}, divergence(first.pieces, pieces, inWords))));
   const head = ["compare with", "reward", "stop", `first divergent ${inWords ? "word" : "token"}`].map((name) => h("th", { scope: "col" }, name));
   return [h("div.scroll", {}, h("table.others", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows))), first, columns];
@@ -58,7 +58,7 @@ function piecesOf(episode, inWords) {
   const words = (texts, sampled) => (`${texts.filter(Boolean).join("\n")}\n`.match(/\S+\s*/g) || []).map((text) => ({ key: text, text, sampled }));
   return episode.turns.flatMap(({ message: answer, observation }) => [
     ...words([textOf(answer.content), ...(answer.tool_calls || []).map(writtenCall)], true),
-    ...words(observation.map((each) => textOf(each.content)), false),
+    ...words(observation.map(({ content }) => textOf(content)), false),
   ]);
 }
 

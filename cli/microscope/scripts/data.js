@@ -11,8 +11,8 @@ const chunks = new Map(); // number -> promise of its episodes
 const follows = document.body.dataset.follows === "yes";
 
 function prepare() {
-  const rewards = run.episodes.reward.filter((each) => each !== null);
-  rewardRange = rewards.reduce(([low, high], each) => [Math.min(low, each), Math.max(high, each)], [Infinity, -Infinity]);
+  const rewards = run.episodes.reward.filter((reward) => reward !== null);
+  rewardRange = rewards.reduce(([low, high], reward) => [Math.min(low, reward), Math.max(high, reward)], [Infinity, -Infinity]);
   showPart(part in run.parts ? part : 0);
 }
 
@@ -50,11 +50,11 @@ function placesWhere(test) {
 
 function groupOf(place) {
   const { step, group, member } = run.episodes;
-  return placesOfStep.get(step[place]).filter((each) => group[each] === group[place]).sort((one, other) => member[one] - member[other]);
+  return placesOfStep.get(step[place]).filter((other) => group[other] === group[place]).sort((one, other) => member[one] - member[other]);
 }
 
 function sameTask(place) {
-  return placesWhere((each) => run.episodes.task[each] === run.episodes.task[place] && run.episodes.part[each] === run.episodes.part[place]);
+  return placesWhere((other) => run.episodes.task[other] === run.episodes.task[place] && run.episodes.part[other] === run.episodes.part[place]);
 }
 
 /** The whole episode: `{episode, learning}`. */
@@ -75,7 +75,7 @@ async function fetchChunk(number) {
 
 async function embeddedChunk(number) {
   const element = await elementOnceRead(`chunk-${number}`);
-  const bytes = Uint8Array.from(atob(element.textContent), (each) => each.charCodeAt(0));
+  const bytes = Uint8Array.from(atob(element.textContent), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return JSON.parse(await new Response(stream).text());
 }

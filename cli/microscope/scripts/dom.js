@@ -19,10 +19,10 @@ function dress(element, classes, attributes, children) {
   for (const [key, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-    else if (key === "style") for (const [name, each] of Object.entries(value)) element.style.setProperty(name, each);
+    else if (key === "style") for (const [name, text] of Object.entries(value)) element.style.setProperty(name, text);
     else element.setAttribute(key, value === true ? "" : value);
   }
-  element.append(...children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false));
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
   return element;
 }
 
@@ -54,16 +54,16 @@ function plural(count, name) {
 }
 
 function sum(values) {
-  return values.reduce((total, each) => total + each, 0);
+  return values.reduce((total, value) => total + value, 0);
 }
 
 /** Math.max(...values) overflows the stack with some 100,000 values. */
 function largest(values) {
-  return values.reduce((most, each) => Math.max(most, each), -Infinity);
+  return values.reduce((most, value) => Math.max(most, value), -Infinity);
 }
 
 function smallest(values) {
-  return values.reduce((least, each) => Math.min(least, each), Infinity);
+  return values.reduce((least, value) => Math.min(least, value), Infinity);
 }
 
 function mean(values) {

@@ -38,7 +38,7 @@ function listed() {
 function worstTasksFirst(places) {
   const { group, member, reward } = run.episodes;
   const means = new Map([...Map.groupBy(places, (place) => group[place])]
-    .map(([each, members]) => [each, mean(members.map((place) => reward[place]).filter((one) => one !== null)) ?? -Infinity]));
+    .map(([name, members]) => [name, mean(members.map((place) => reward[place]).filter((one) => one !== null)) ?? -Infinity]));
   places.sort((one, other) => means.get(group[one]) - means.get(group[other]) || group[one] - group[other] || member[one] - member[other]);
 }
 
@@ -57,7 +57,7 @@ let pulls = { changes: null, of: new Map() };
 function pullOfStep(step) {
   if (pulls.changes !== run.changes) {
     pulls = { changes: run.changes, of: new Map() };
-    run.episodes.step.forEach((each, place) => pulls.of.set(each, (pulls.of.get(each) || 0) + run.episodes.pull[place]));
+    run.episodes.step.forEach((step, place) => pulls.of.set(step, (pulls.of.get(step) || 0) + run.episodes.pull[place]));
   }
   return pulls.of.get(step) || 0;
 }
@@ -78,7 +78,7 @@ function sidebar() {
 function filters() {
   const choose = (name, title, values) =>
     h("select", { "aria-label": title, name, onchange: (event) => go({ [name]: event.target.value || null }) },
-      h("option", { value: "" }, title), values.map((each) => h("option", { value: each, selected: state[name] === each }, each)));
+      h("option", { value: "" }, title), values.map((value) => h("option", { value, selected: state[name] === value }, value)));
   const chip = (name, value, title) =>
     h("button.chip", { "aria-pressed": String(state[name] === value), onclick: () => go({ [name]: state[name] === value ? null : value }) }, title);
   const learns = ([value]) => run.parts[part] === "training" || !["cut", "pull"].includes(value);
@@ -106,7 +106,7 @@ function groupList(places) {
   const groups = Map.groupBy(places, (place) => run.episodes.group[place]);
   return h("ol.groups", {}, [...groups.values()].map((members) => {
     const row = brief(members[0]);
-    const rewards = members.map((place) => run.episodes.reward[place]).filter((each) => each !== null);
+    const rewards = members.map((place) => run.episodes.reward[place]).filter((reward) => reward !== null);
     const isFlat = new Set(rewards).size < 2;
     return h("li", {},
       h("div.question", { title: row.group }, row.question || row.task),

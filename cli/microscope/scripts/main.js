@@ -126,7 +126,7 @@ function summary() {
     const figures = run.figures.filter(({ name }) => ["pass@1", "reward"].includes(name)).map(({ name, value }) => `${name} ${show(value)}`);
     return [plural(run.count, "episode"), `${plural(run.groups.length, "task")}`, ...figures].join(" · ");
   }
-  const rewards = run.curves.find((curve) => curve.name === "reward")?.values.filter((each) => each !== null) || [];
+  const rewards = run.curves.find((curve) => curve.name === "reward")?.values.filter((reward) => reward !== null) || [];
   const change = rewards.length > 1 ? `reward ${show(rewards[0])} → ${show(rewards[rewards.length - 1])}` : "";
   return [plural(run.steps.length, "step"), plural(run.count, "recorded episode"), change].filter(Boolean).join(" · ");
 }

@@ -38,17 +38,17 @@ function taskTable() {
   if (!run.count) return h("p.calm", {}, "No episode is over yet.");
   const places = placesOfStep.get(state.step).slice();
   worstTasksFirst(places);
-  const knowsSuccess = run.episodes.success.some((each) => each !== null);
+  const knowsSuccess = run.episodes.success.some((success) => success !== null);
   const names = ["task", "episodes", knowsSuccess && "successes", "reward", "failed", "tool errors", "ends by"].filter(Boolean);
   const rows = [...Map.groupBy(places, (place) => run.episodes.group[place]).values()].map((members) => {
-    const each = members.map(brief);
+    const episodes = members.map(brief);
     const show1 = () => go({ episode: members[0] });
-    const stops = [...new Set(each.map((row) => row.stop))].join(", ");
+    const stops = [...new Set(episodes.map((row) => row.stop))].join(", ");
     return h("tr", { tabindex: 0, onclick: show1, onkeydown: onEnter(show1) },
-      h("th.question", { scope: "row", title: each[0].group }, each[0].question || each[0].task), h("td", {}, show(each.length)),
-      knowsSuccess && h("td", {}, show(each.filter((row) => row.success >= 1).length)),
-      h("td", {}, show(mean(each.map((row) => row.reward).filter((one) => one !== null)))),
-      h("td", {}, show(each.filter((row) => row.failed).length)), h("td", {}, show(sum(each.map((row) => row.errors)))), h("td", {}, stops));
+      h("th.question", { scope: "row", title: episodes[0].group }, episodes[0].question || episodes[0].task), h("td", {}, show(episodes.length)),
+      knowsSuccess && h("td", {}, show(episodes.filter((row) => row.success >= 1).length)),
+      h("td", {}, show(mean(episodes.map((row) => row.reward).filter((one) => one !== null)))),
+      h("td", {}, show(episodes.filter((row) => row.failed).length)), h("td", {}, show(sum(episodes.map((row) => row.errors)))), h("td", {}, stops));
   });
   return h("div.scroll", {}, h("table.steps.tasks", {}, h("caption", {}, "Tasks, the worst first"),
     h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows)));
@@ -62,14 +62,14 @@ function asked() {
 
 /** The recorded step that is nearest to a step. */
 function nearestStep(step) {
-  return recordedSteps.reduce((best, each) => (Math.abs(each - step) < Math.abs(best - step) ? each : best), recordedSteps[0]);
+  return recordedSteps.reduce((best, recorded) => (Math.abs(recorded - step) < Math.abs(best - step) ? recorded : best), recordedSteps[0]);
 }
 
 function stepTable() {
   if (!run.count) return h("p.calm", {}, "No episode is recorded: set log_episodes_steps in the training's configuration.");
   const cells = recordedSteps.map((step) => {
     const rows = placesOfStep.get(step).map(brief);
-    const rewards = rows.map((row) => row.reward).filter((each) => each !== null);
+    const rewards = rows.map((row) => row.reward).filter((reward) => reward !== null);
     const share = (test) => percent(rows.filter(test).length / rows.length);
     return h("tr", { tabindex: 0, onclick: () => go({ step, episode: null }), onkeydown: onEnter(() => go({ step })) },
       h("th", { scope: "row" }, String(step)), h("td", {}, show(rows.length)), h("td", {}, show(mean(rewards))),

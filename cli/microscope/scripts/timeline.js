@@ -28,9 +28,9 @@ function barsOf(episode) {
 async function timeline({ episode }, place) {
   const members = groupOf(place);
   const all = await Promise.all(members.map(details));
-  const began = all.map((each) => each.episode.began || 0);
+  const began = all.map(({ episode }) => episode.began || 0);
   const origin = smallest(began);
-  const end = Math.max(largest(all.map((each, index) => began[index] - origin + each.episode.seconds)), 1e-9);
+  const end = Math.max(largest(all.map(({ episode }, index) => began[index] - origin + episode.seconds)), 1e-9);
   const rows = members.map((member, index) => {
     const own = all[index].episode;
     const offset = began[index] - origin;

@@ -44,7 +44,7 @@ function tokenStrip({ episode, learning }) {
     Object.entries(COLOURS).map(([name, { title }]) => h("button.chip", { "aria-pressed": String(name === colour), onclick: () => go({ color: name }) }, title)));
   const strips = episode.traces.map((trace, place) => {
     const tokens = tokensOf(trace, sampled.indexOf(trace), learning);
-    const most = Math.max(largest(tokens.map((each) => Math.abs(each.influence || 0))), 1e-12);
+    const most = Math.max(largest(tokens.map((token) => Math.abs(token.influence || 0))), 1e-12);
     const known = tokens.map((token, index) => tokenSpan(token, colour, most, index));
     const strip = h("div.strip", { tabindex: -1 }, withImages(trace, trace.prompt_ids.length, known));
     strip.addEventListener("mouseover", (event) => showTip(event.target, tokens));

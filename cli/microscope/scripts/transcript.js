@@ -6,11 +6,11 @@ function transcript({ episode }) {
   return h("div.transcript", { style: { "--fill": rewardColor(episode.reward, rewardRange) } },
     row.length > 0 && taskRow(row),
     episode.tools.length > 0 && toolSchemas(episode.tools),
-    episode.prompt.map((each) => message(each)),
+    episode.prompt.map((given) => message(given)),
     episode.turns.map((turn, index) => turnOf(turn, index, index === episode.turns.length - 1 && episode.stop === "model_stopped", episode.reward)),
     episode.failure && failure("failed", episode.failure),
     episode.close_failure && failure("did not close cleanly", episode.close_failure),
-    (episode.retried || []).map((each) => failure("an earlier attempt failed", each)),
+    (episode.retried || []).map((attempt) => failure("an earlier attempt failed", attempt)),
     Object.keys(episode.report).length > 0 && h("details.report", {}, h("summary", {}, "report of the environment"), h("pre", {}, JSON.stringify(episode.report, null, 2))));
 }
 
@@ -20,8 +20,8 @@ function taskRow(row) {
 }
 
 function toolSchemas(tools) {
-  return h("details.tools", {}, h("summary", {}, `${plural(tools.length, "tool")}: ${tools.map((each) => each.function.name).join(", ")}`),
-    tools.map((each) => h("div.schema", {}, h("code", {}, signature(each.function)), h("p", {}, each.function.description || ""))));
+  return h("details.tools", {}, h("summary", {}, `${plural(tools.length, "tool")}: ${tools.map((tool) => tool.function.name).join(", ")}`),
+    tools.map((tool) => h("div.schema", {}, h("code", {}, signature(tool.function)), h("p", {}, tool.function.description || ""))));
 }
 
 function signature({ name, parameters }) {
@@ -51,31 +51,31 @@ function picture(image) {
   const found = pictures[image.digest];
   if (!found) return h("span", {}, `[${name}]`);
   const shown = h("img", { src: found.uri, alt: name, title: name });
-  return found.file ? h("a.picture", { href: found.file, target: "_blank" }, shown)
+  return found.file ? h("a.picture", { href: (run.home ?? "") + found.file, target: "_blank" }, shown)
     : h("button.picture", { "aria-label": `${name}, full size`, onclick: (event) => event.currentTarget.classList.toggle("full") }, shown);
 }
 
 /** A message; one that was the final answer is coloured by the reward. */
-function message(each, extra, isFinal = false) {
-  const thoughts = each.reasoning_content || each.thinking;
-  const kind = ["system", "user", "assistant", "tool"].includes(each.role) ? each.role : "other";
-  const empty = thoughts || textOf(each.content) ? "" : ".empty";
+function message(given, extra, isFinal = false) {
+  const thoughts = given.reasoning_content || given.thinking;
+  const kind = ["system", "user", "assistant", "tool"].includes(given.role) ? given.role : "other";
+  const empty = thoughts || textOf(given.content) ? "" : ".empty";
   return h(`article.message.${kind}${empty}${isFinal ? ".judged" : ""}`, {},
-    h("header", {}, h("span.role", {}, each.role + (each.name ? ` · ${each.name}` : "")), extra),
+    h("header", {}, h("span.role", {}, given.role + (given.name ? ` · ${given.name}` : "")), extra),
     thoughts && h("details.thoughts", { open: true }, h("summary", {}, "thoughts"), h("div.text", {}, textOf(thoughts))),
-    textOf(each.content) && h("div.text", {}, contentOf(each.content)));
+    textOf(given.content) && h("div.text", {}, contentOf(given.content)));
 }
 
 function turnOf(turn, index, isFinal, reward) {
   const calls = turn.message.tool_calls || [];
-  const results = turn.observation.filter((each) => each.role === "tool");
-  const others = turn.observation.filter((each) => each.role !== "tool" || !calls.length);
+  const results = turn.observation.filter(({ role }) => role === "tool");
+  const others = turn.observation.filter(({ role }) => role !== "tool" || !calls.length);
   const facts = [plural(turn.num_tokens, "token"), seconds(turn.generation_seconds), turn.reward ? `reward ${signed(turn.reward)}` : null];
   return h("section.turn", { id: `turn-${index}` },
     message(turn.message, h("span.meta", {}, `turn ${index + 1} · ${facts.filter(Boolean).join(" · ")}`), isFinal),
-    (turn.message.malformed || []).map((each) => h("div.call.bad", {}, h("header", {}, h("span.badge", {}, "malformed call")), h("pre", {}, each.text || JSON.stringify(each)))),
+    (turn.message.malformed || []).map((call) => h("div.call.bad", {}, h("header", {}, h("span.badge", {}, "malformed call")), h("pre", {}, call.text || JSON.stringify(call)))),
     calls.map((call, place) => toolCall(call, turn.tool_calls[place], results[place], reward)),
-    others.map((each) => message(each)),
+    others.map((other) => message(other)),
     turn.html && rendering(turn.html, index));
 }
 

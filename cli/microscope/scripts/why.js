@@ -41,7 +41,7 @@ function baselinePanel(members, place, vote) {
   const voters = rows.filter((row) => row.vote === null ? row.reward !== null : row.vote.startsWith("counts"));
   const rewards = voters.map((row) => row.reward);
   const centre = mean(rewards);
-  const deviation = rewards.length > 1 ? Math.sqrt(sum(rewards.map((each) => (each - centre) ** 2)) / (rewards.length - 1)) : 0;
+  const deviation = rewards.length > 1 ? Math.sqrt(sum(rewards.map((reward) => (reward - centre) ** 2)) / (rewards.length - 1)) : 0;
   const table = h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["member", "reward", "vote"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, rows.map((row) => h("tr", { "aria-current": row.place === place ? "true" : null },
       h("td", {}, cell(row.place)), h("td", {}, show(row.reward)), h("td", {}, VOTES[row.vote] || "not recorded"))))));
@@ -57,7 +57,7 @@ function estimatorText() {
 
 function advantageText(vote) {
   if (!vote?.advantages) return "none";
-  const values = [...new Set(vote.advantages.flat().filter((each) => each !== 0))];
+  const values = [...new Set(vote.advantages.flat().filter((advantage) => advantage !== 0))];
   return values.length ? values.slice(0, 6).map(signed).join(", ") + (values.length > 6 ? ", …" : "") : "0: this episode teaches nothing";
 }
 
@@ -78,7 +78,7 @@ function equation(vote, rewards, centre, deviation) {
 function tokenPanel(episode, learning) {
   const traces = episode.traces.filter((trace) => trace.mask.includes(1));
   const tokens = traces.flatMap((trace, number) => tokensOf(trace, number, learning)).filter((token) => token.sampled);
-  const gaps = tokens.map((token) => token.gap).filter((each) => each !== undefined);
+  const gaps = tokens.map((token) => token.gap).filter((gap) => gap !== undefined);
   const count = (test) => show(tokens.filter(test).length);
   const drifted = sum(episode.traces.map((trace) => trace.drift));
   return panel(3, `${plural(tokens.length, "token")} could be learned from`, facts([
