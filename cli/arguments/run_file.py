@@ -51,6 +51,7 @@ class RunFile:
     model: str = ""
     tasks: str | None = None  # None: the environment's own `tasks`
     eval_tasks: str | dict[str, str] | None = None  # a dict names several data sets
+    tool_format: str | None = None  # None: as the model's template shows
     rewards: list[str] = field(default_factory=list)  # reward functions, file.py:name, or names of reward models
     algorithm: str = "grpo"
     options: dict[str, Any] = field(default_factory=dict)

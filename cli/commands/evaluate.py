@@ -11,7 +11,17 @@ import typer
 
 from ..terminal.completions import players
 from ..terminal.exits import FAULTS, CommandError, explained
-from ..terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns, Seed, SuccessReward, Tasks, ToolFormat
+from ..terminal.options import (
+    MAX_TURNS,
+    AsJSON,
+    EnvironmentReference,
+    MaxTokens,
+    MaxTurns,
+    Seed,
+    SuccessReward,
+    Tasks,
+    ToolFormat,
+)
 
 if TYPE_CHECKING:
     from ...envs.episode import EpisodeSpec
@@ -49,7 +59,7 @@ def evaluate(
     temperature: Annotated[
         float | None, typer.Option(min=0.0, help="0 is greedy. [the server's default; 1 for a model loaded here]")
     ] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of one answer.")] = None,
+    max_tokens: MaxTokens = None,
     max_turns: MaxTurns = MAX_TURNS,
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes at the same time.")] = 64,
     requests_per_minute: Annotated[float | None, typer.Option(help="A rate limit of the server.")] = None,

@@ -1,4 +1,4 @@
-"""`gymnast play`: one episode, with you or a script in the model's place."""
+"""`gymnast play`: one episode, with a model, or with you or a script in its place."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from ..terminal.completions import players
-from ..terminal.exits import FAULTS
-from ..terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTurns, Seed, Tasks
+from ..terminal.exits import FAULTS, CommandError
+from ..terminal.options import MAX_TURNS, AsJSON, EnvironmentReference, MaxTokens, MaxTurns, Seed, Tasks, ToolFormat
 
 
 def play(
@@ -25,25 +25,49 @@ def play(
             autocompletion=players,
         ),
     ] = None,
+    model: Annotated[str | None, typer.Option(help="A model that plays: a name of the Hub, or a folder.")] = None,
+    tool_format: ToolFormat = None,
+    max_tokens: MaxTokens = None,
     max_turns: MaxTurns = MAX_TURNS,
     as_json: AsJSON = False,
 ) -> None:
-    """Play one episode: you are the model, or a script is.
+    """Play one episode: you are the model, or a script or a model plays.
 
     Answer with text, or with calls such as add(a=1, b=2); separate several by semicolons.
     """
     from ...envs import EpisodeLimits, RolloutEngine, StopReason
+    from ...envs.engine.rollout_engine import episode_specs
     from ..arguments.references import load_environment, load_policy
     from ..arguments.rows import rows_to_play
     from ..terminal.human import HumanPolicy, ShownPolicy, show_episode
     from ..terminal.output import console, print_json
 
+    if policy is not None and model is not None:
+        raise CommandError(f"--policy {policy} and --model {model} would both play: give one of them")
+    if model is None and (tool_format is not None or max_tokens is not None):
+        raise CommandError("--tool-format and --max-tokens are for a model: give --model")
     environment = load_environment(env)
     rows = rows_to_play(environment, tasks, count=row + 1, seed=seed)
     out = console(stderr=as_json)
-    player = HumanPolicy(out) if policy is None else load_policy(policy)
-    engine = RolloutEngine(environment, ShownPolicy(player, out), limits=EpisodeLimits(max_turns=max_turns or None))
-    [episode] = engine.play(rows[row:], seed=seed)
+    limits = EpisodeLimits(max_turns=max_turns or None)
+    if model is None:
+        answers = HumanPolicy(out) if policy is None else load_policy(policy)
+        engine = RolloutEngine(environment, ShownPolicy(answers, out), limits=limits)
+        [episode] = engine.play(rows[row:], seed=seed)
+    else:
+        from ...trainer.setup.local_player import local_player  # loads PyTorch
+
+        player = local_player(
+            model,
+            environment,
+            rows,
+            limits=limits,
+            max_turn_tokens=max_tokens,
+            max_concurrency=1,
+            tool_format=tool_format,
+        )
+        player.engine.policy = ShownPolicy(player.policy, out)
+        [episode] = player.run(episode_specs(rows[row:], group_size=1, seed=seed))
     show_episode(episode, out)
     if episode.stop is StopReason.MAX_TURNS:
         out.print(f"the episode was cut after {max_turns} turns; --max-turns sets another bound, 0 lifts it")

@@ -10,7 +10,7 @@ import typer
 from ..arguments.run_file import check_settings
 from ..terminal import completions
 from ..terminal.exits import INTERRUPTED, CommandError
-from ..terminal.options import AsJSON, Tasks
+from ..terminal.options import AsJSON, Tasks, ToolFormat
 
 if TYPE_CHECKING:
     from ..arguments.run_file import RunFile
@@ -29,6 +29,7 @@ def train(
     ],
     model: Annotated[str | None, typer.Option(help="A name of the Hub, or a folder.")] = None,
     tasks: Tasks = None,
+    tool_format: ToolFormat = None,
     algorithm: Annotated[str | None, typer.Option(help="grpo or rloo. [grpo]")] = None,
     settings: Annotated[
         list[str] | None,
@@ -59,7 +60,7 @@ def train(
         load_environment(env)  # before an option that is missing
     name = Path(env).stem if is_file else name_of(env)
     entries: dict[str, Any] = read_entries(Path(env)) if is_file else {"environment": env}
-    given = {"model": model, "tasks": tasks, "algorithm": algorithm}
+    given = {"model": model, "tasks": tasks, "tool_format": tool_format, "algorithm": algorithm}
     entries |= {name: value for name, value in given.items() if value is not None}
     folder = Path(env).parent if is_file else Path()
     entries["options"] = {"output_dir": str(folder / "runs" / name)} | entries.get("options", {})
@@ -102,6 +103,7 @@ def _train(run: RunFile, *, resume: bool) -> dict[str, Any] | None:
         rows,
         open_data_sets(run.eval_tasks) if run.eval_tasks else None,
         reward_funcs=[load_object(name, "a reward function") if ":" in name else name for name in run.rewards],
+        tool_format=run.tool_format,
         peft_config=run.lora,
         callbacks=[*records, RichProgress(console(stderr=True))],
     )

@@ -34,6 +34,7 @@ ToolFormat = Annotated[
     str | None,
     typer.Option(help="How the model writes calls, if its template does not show it, such as react.", metavar="NAME"),
 ]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Most tokens of one answer.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
 SuccessReward = Annotated[
     float | None,

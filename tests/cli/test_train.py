@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from transformers import AutoTokenizer
 
 from gymnast.cli.arguments.run_file import RunFile, read_entries, to_yaml
+from gymnast.records import read_episodes
 from gymnast.sandbox.docker.labels import LABEL, labels
 from gymnast.trainer.testing.tiny import make_tiny_model, make_tiny_tokenizer
 
@@ -49,6 +51,7 @@ environment = "gymnast/Calculator-v0"
 model = "tiny"
 tasks = "rows.json"
 eval_tasks = "rows.json"
+tool_format = "react"
 rewards = ["rewards.py:brevity"]
 algorithm = "rloo"
 
@@ -90,6 +93,9 @@ def test_every_entry_of_a_run_file_counts_and_a_run_is_resumed(run: Run, tmp_pat
     assert first.json["metrics"]["rewards/brevity/mean"] == 0.25
     assert (Path(first.json["model"]) / "adapter_config.json").exists()
     assert read_entries(Path("runs/full/run.yaml")) == {**tomllib.loads(FULL_RUN), "model": "./tiny"}
+    episodes = read_episodes("runs/full/episodes.jsonl")
+    prompts = {AutoTokenizer.from_pretrained("tiny").decode(one.traces[0].prompt_ids) for _, one in episodes}
+    assert all("Action Input:" in prompt for prompt in prompts)
     secret = RunFile(environment="game.py:Game", model="tiny", options={"hub_token": "hf_secret", "max_steps": 1})
     assert "hf_secret" not in to_yaml(secret, tmp_path)  # the file is published with the model
     as_yaml = yaml.safe_dump(tomllib.loads(FULL_RUN))
@@ -100,6 +106,23 @@ def test_every_entry_of_a_run_file_counts_and_a_run_is_resumed(run: Run, tmp_pat
     assert (options["learning_rate"], options["max_steps"], options["output_dir"]) == (1e-5, 2, "runs/full")
     steps = [json.loads(line).get("step") for line in Path("runs/full/metrics.jsonl").read_text().splitlines()]
     assert {1, 2} <= {*steps}
+
+
+def test_a_model_plays(run: Run) -> None:
+    write_full_run()
+    play = ["play", "gymnast/Calculator-v0", "--tasks", "rows.json"]
+    outcome = run(*play, "--model", "./tiny", "--max-tokens", 4, "--json")
+    assert outcome.code == 0, outcome.err
+    assert "What is 3 times 4?" in outcome.err
+    [trace] = outcome.json["traces"]
+    assert {turn["num_tokens"] for turn in outcome.json["turns"]} <= {1, 2, 3, 4}
+    assert len(trace["logprobs"]) == len(trace["completion_ids"])
+    for arguments, message in {
+        ("--model", "./tiny", "--policy", "a.py:b"): "--policy a.py:b and --model ./tiny would both play",
+        ("--max-tokens", 4): "--tool-format and --max-tokens are for a model: give --model",
+    }.items():
+        refused = run(*play, *arguments)
+        assert (refused.code, message in refused.err) == (2, True), refused.err
 
 
 def test_a_run_file_may_name_several_data_sets_to_evaluate(run: Run, tmp_path: Path) -> None:
