@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.envs import Episode
+from gymnast.envs.runtime.message_text import named_text
 from gymnast.records import Run
 
 FOLDER = Path(__file__).with_name("gallery")
@@ -26,9 +27,9 @@ def transcript(episode: Episode) -> Iterator[tuple[str, str]]:
     """Yield who speaks, and a line of text, for each message and each call."""
     for message in episode.messages:
         if message["role"] != "assistant":
-            yield ("tool" if message["role"] == "tool" else "user"), _one_line(message["content"])
+            yield ("tool" if message["role"] == "tool" else "user"), _one_line(named_text(message))
         elif message.get("content"):
-            yield "model", _one_line(message["content"])
+            yield "model", _one_line(named_text(message))
         for call in message.get("tool_calls", ()):
             arguments: dict[str, Any] = call["function"]["arguments"]
             values = ", ".join(f"{name}={json.dumps(value)}" for name, value in arguments.items())
