@@ -11,6 +11,9 @@ ALGORITHM ?= grpo
 WORKERS ?= 3
 ARGS ?=
 
+# The tests start many processes, and where this is set (as in many images of containers) each would compile gymnast anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGES = sandbox envs records trainer cluster cli
 NAMES = $(subst _,-,$(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))

@@ -42,12 +42,10 @@ from .family_episodes import (
     trace_of,
 )
 from .family_matrix import UNEXPECTED
+from .test_families import SUPPORTED, UNSUPPORTED
 
 by_stem = pytest.mark.parametrize("stem", STEMS)
-NATIVE = [stem for stem in STEMS if not usable_chat(stem).recognition.described_in_prompt]
-TOLD = [stem for stem in STEMS if stem not in NATIVE]
 DATED = [stem for stem in STEMS if "strftime_now" in TEMPLATES[stem].read_text()]
-BEGINS_THOUGHT = [stem for stem in STEMS if thoughts_of(stem, usable_chat(stem)) == [THOUGHT]]
 FORGETS_ITS_MARK = ("deepseekv3", "deepseekv3_training")  # the template marks the beginning of the first results only
 
 
@@ -111,13 +109,13 @@ def check_order(chat: ChatFormat, trace: Trace) -> None:
     assert rest == ""
 
 
-@pytest.mark.parametrize("stem", NATIVE)
+@pytest.mark.parametrize("stem", SUPPORTED)
 def test_the_prompt_equals_the_rendered_template(stem: str) -> None:
     chat = chat_of(stem)
     assert chat.prompt_tokens([QUESTION], TOOLS).ids == encode(chat, rendered(stem, chat, [QUESTION], more=True))
 
 
-@pytest.mark.parametrize("stem", TOLD)
+@pytest.mark.parametrize("stem", UNSUPPORTED)
 def test_the_prompt_describes_tools_if_the_template_does_not(stem: str) -> None:
     chat = usable_chat(stem)
     text = text_of(chat, chat.prompt_tokens([QUESTION], TOOLS).ids)
@@ -244,26 +242,16 @@ def test_ids_of_mistral_have_nine_letters_or_digits(written: str, kept: bool) ->
 # --- thoughts that the prompt begins ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stem", BEGINS_THOUGHT)
-def test_a_thought_that_the_prompt_began(stem: str) -> None:
-    chat = usable_chat(stem)
-    closing = thinking_markers(chat)[1]
-    prompt = chat.prompt_tokens([QUESTION], TOOLS).ids
-
-    def parsed(text: str) -> Message:
-        return chat.parse(Tokens(prompt), encode(chat, text), TOOLS)
-
-    assert parsed(f"{THOUGHT}\n{closing}\n\nSunny.") == {
-        "role": "assistant",
-        "content": "Sunny.",
-        "reasoning_content": THOUGHT,
-    }
-    assert parsed(THOUGHT) == {"role": "assistant", "content": "", "reasoning_content": THOUGHT}
-
-
-def test_the_families_whose_prompt_begins_a_thought() -> None:
-    assert len(BEGINS_THOUGHT) > 15
-    assert {"deepseek_r1_distill", "glm_4_7", "minimax_m2", "nemotron_3_nano", "qwen3_5_think"} <= set(BEGINS_THOUGHT)
+def test_a_thought_that_the_prompt_began() -> None:
+    begins = [stem for stem in STEMS if thoughts_of(stem, usable_chat(stem)) == [THOUGHT]]
+    assert len(begins) > 15
+    assert {"deepseek_r1_distill", "glm_4_7", "minimax_m2", "nemotron_3_nano", "qwen3_5_think"} <= set(begins)
+    for stem in begins:
+        chat = usable_chat(stem)
+        prompt = chat.prompt_tokens([QUESTION], TOOLS).ids
+        for text, content in ((f"{THOUGHT}\n{thinking_markers(chat)[1]}\n\nSunny.", "Sunny."), (THOUGHT, "")):
+            parsed = chat.parse(Tokens(prompt), encode(chat, text), TOOLS)
+            assert parsed == {"role": "assistant", "content": content, "reasoning_content": THOUGHT}, stem
 
 
 def test_empty_thoughts_that_an_option_writes_stand_in_every_prompt() -> None:

@@ -20,9 +20,9 @@ from ..envs.pictures import picture
 CAT = picture(1, width=6, height=4)
 
 
-def saved(kind: str, size: tuple[int, int] = (6, 4)) -> bytes:
+def saved(kind: str, size: tuple[int, int] = (6, 4), mode: str = "RGB") -> bytes:
     file = io.BytesIO()
-    PIL.Image.new("RGB", size, (200, 30, 30)).save(file, kind)
+    PIL.Image.new(mode, size).save(file, kind)
     return file.getvalue()
 
 
@@ -45,7 +45,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "Pillow's other formats": (saved("BMP"), "must be a whole file of PNG"),
     "truncated": (picture(width=64, height=64).data[:200], "must be a whole file of PNG"),
     "narrow": (saved("PNG", (1, 101)), "sides may differ 100-fold, got 1x101"),
-    "a bomb": (saved("PNG", (8193, 8193)), "may have 33554432 pixels.*, got 8193x8193"),
+    "a bomb": (saved("PNG", (8193, 8193), "1"), "may have 33554432 pixels.*, got 8193x8193"),
     "large": (bytes(2**25 + 1), "may have 33554432 bytes, got 33554433"),
     "the web": ("https://a.b/c.png", "must be a data URI, data:image/png;base64.*, got 'https://a.b/c.png'"),
     "not base64": ("data:image/png;base64,???", "not base64"),
