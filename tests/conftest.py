@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import AsyncIterator, Generator
@@ -101,6 +102,11 @@ async def nothing_left(image: str) -> AsyncIterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start the files that take longest first: several files run at a time."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what the test files imported out of garbage collections: every training asks for several whole ones."""
+    gc.freeze()
 
 
 def _refuse_skip(report: Report) -> Report:

@@ -340,11 +340,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, 
     """The folder and the reports of one pair of processes, whose end is an error of the second: a start is slow."""
     folder = tmp_path_factory.mktemp("two")
     program = PROGRAM + REFILLS + MANY + GRADIENTS + PICTURES + SHARDED + ALONE
-    (first, _), (second, error) = run_two(
+    (first, said), (second, error) = run_two(
         folder, program, json.dumps(CASES), json.dumps([*STEPS, "with an unused weight"]), timeout=290
     )
-    assert min(first, second) > 0
-    assert "RuntimeError: the disk is full" in error, error
+    assert "RuntimeError: the disk is full" in error, f"process 0 said: {said}\nprocess 1 said: {error}"
+    assert (bool(first), second) == (True, 1)  # torch may end process 0 by a signal, as its peer is gone
     return folder, [json.loads((folder / f"report-{rank}.json").read_text()) for rank in range(2)]
 
 

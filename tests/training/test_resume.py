@@ -18,7 +18,7 @@ from gymnast.trainer import AgentTrainer, GRPOTrainer, RLOOTrainer, RunFolder
 
 from .buttons import ROWS, Buttons, config, model, tokenizer
 
-STEPS = 5
+STEPS = 4
 
 
 def recording(base: type[AgentTrainer]) -> Any:
@@ -105,8 +105,8 @@ def test_a_resumed_run_equals_one_that_never_stopped(
     expected = state_of(whole)
     assert not all(torch.equal(expected[name], value) for name, value in before.items())
     assert len({tuple(names) for _, names in whole.played}) == len(whole.played)
-    for stopped in (1, 2, 3, 4) if base is GRPOTrainer and case.startswith("rounds") else (2, 3):
-        rest = trainer_of(base, tmp_path / "resumed", **options)
+    for stopped in (1, 2, 3) if case.startswith("rounds") else (2, 3):
+        rest = trainer_of(base, tmp_path / "resumed", save_strategy="no", **options)
         rest.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{stopped}"))
         assert rest.state.global_step == STEPS
         got = state_of(rest)
