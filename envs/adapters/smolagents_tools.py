@@ -12,7 +12,7 @@ from ..tools.tool import Tool
 from .json_schema import described_tool
 from .smolagents_schemas import listed
 
-NOT_JSON = {"image", "audio"}  # types of smolagents whose values are no JSON
+NOT_JSON = {"image", "audio"}  # types of smolagents whose values are no JSON; a result may be an image
 
 
 def from_smolagents(tool: Any) -> Tool:
@@ -23,22 +23,24 @@ def from_smolagents(tool: Any) -> Tool:
 
     `final_tools=[name]` makes it end the episode. Its exceptions are told to the model. All episodes share the tool,
     in several threads at the same time. For a tool of its own for each episode, call this in `reset_task` and assign
-    `self.tools`.
+    `self.tools`. An image that it returns is shown to the model.
 
     Raises:
         MissingExtraError: smolagents is not installed.
         TypeError: it is not a tool of smolagents.
-        ValueError: a type has no JSON schema: `image` and `audio`.
+        ValueError: an argument is an image or audio, or the result is audio.
     """
     with needs_extra("smolagents", "from_smolagents"):
         importlib.import_module("jsonschema")
         smolagents = importlib.import_module("smolagents")
     if not isinstance(tool, smolagents.Tool):
         raise TypeError(f"{tool!r} is not a tool of smolagents; a function needs no adapter: ToolEnv([function])")
-    _check_json(tool.name, "result", tool.output_type)
+    if tool.output_type != "image":
+        _check_json(tool.name, "result", tool.output_type)
 
     async def call(arguments: dict[str, Any]) -> Any:
-        return await call_function(tool, **arguments)
+        result = await call_function(tool, **arguments)
+        return result.to_raw() if isinstance(result, smolagents.AgentImage) else result  # a picture of Pillow
 
     return described_tool(tool.name, tool.description, _parameters(tool.name, tool.inputs), call)
 

@@ -30,6 +30,7 @@ from gymnast.envs.adapters import SmolagentsEpisode, from_smolagents, smolagents
 from gymnast.envs.engine.rollout_engine import episode_specs
 
 from ..envs.openai_server import said, serving
+from ..envs.pictures import picture
 
 smolagents: Any = importlib.import_module("smolagents")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "serve.md"
@@ -269,6 +270,22 @@ def test_tools_of_smolagents_are_tools_of_ours() -> None:
     assert episode.stop == StopReason.FINAL_ANSWER
 
 
+class Paint(smolagents.Tool):
+    name, description, output_type = "paint", "Paint.", "image"
+    inputs = {"wrapped": {"type": "boolean", "description": "Whether in a class of smolagents."}}  # noqa: RUF012
+
+    def forward(self, wrapped: bool) -> Any:
+        seen = picture().open()
+        return smolagents.AgentImage(seen) if wrapped else seen
+
+
+def test_images_that_a_tool_of_smolagents_returns_are_shown() -> None:
+    policy = ScriptedPolicy([*(tool_call("paint", wrapped=wrapped) for wrapped in (False, True)), "done"])
+    [episode] = RolloutEngine(ToolEnv([from_smolagents(Paint())]), policy).play([{"prompt": "x"}])
+    results: list[Any] = [message.get("content") for message in episode.completion if message["role"] == "tool"]
+    assert results == [[{"type": "image", "image": picture()}]] * 2
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
@@ -277,7 +294,7 @@ def test_tools_of_smolagents_are_tools_of_ours() -> None:
         (grow, TypeError, r"is not a tool of smolagents; a function needs no adapter"),
     ],
 )
-def test_what_is_no_tool_of_text_is_refused(given: Any, error: type[Exception], message: str) -> None:
+def test_what_has_no_form_for_the_model_is_refused(given: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         from_smolagents(given)
 
