@@ -16,7 +16,7 @@ FACTS = {
     "v1/models": {"data": [{"max_model_len": 4096}]},
     "is_paused": {"is_paused": False},
     "reset_prefix_cache": {"success": True},
-    "gymnast/adapter": {"max_lora_rank": 0},
+    "gymnast/adapter": {"max_lora_rank": 0, "image_backend": None},
 }
 
 

@@ -27,6 +27,7 @@ import pytest
         ("vllm.v1.engine.llm_engine:LLMEngine.reset_prefix_cache", {"self"}),
         ("vllm.v1.engine.llm_engine:LLMEngine.reset_encoder_cache", {"self"}),
         ("vllm.renderers.base:BaseRenderer.render_cmpl_async", {"prompts"}),
+        ("vllm.renderers.base:BaseRenderer.get_mm_processor", {"self"}),
         ("vllm.renderers.base:set_default_torch_num_threads", set[str]()),
         ("vllm.transformers_utils.processor:cached_get_processor", {"processor_name"}),
         ("vllm.v1.engine.llm_engine:LLMEngine.sleep", {"level"}),

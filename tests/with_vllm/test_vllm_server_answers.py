@@ -309,7 +309,7 @@ def test_cached_prefixes_of_old_weights_must_be_gone() -> None:
 
 async def test_a_request_that_a_restarted_server_refused_is_sent_again() -> None:
     """The first refusal finds the restart; the second asks for the weights when they have been sent again."""
-    server = RecordedServer(**{"gymnast/adapter": {"max_lora_rank": 8}})
+    server = RecordedServer(**{"gymnast/adapter": {"max_lora_rank": 8, "image_backend": None}})
     has_adapter, is_restored, looks = False, threading.Event(), 0
 
     def label(_: Any) -> Any:
@@ -340,7 +340,7 @@ async def test_a_request_that_a_restarted_server_refused_is_sent_again() -> None
 
 
 async def test_a_server_that_returns_without_lora_is_left_out() -> None:
-    server = RecordedServer(**{"gymnast/adapter": {"max_lora_rank": 8}})
+    server = RecordedServer(**{"gymnast/adapter": {"max_lora_rank": 8, "image_backend": None}})
     server.answers["update_weight_version"] = lambda body: setattr(server, "weights", body["new_version"])
     models: list[str | None] = []
 

@@ -123,6 +123,14 @@ class ImageEncoder:
             return self._processor(images=pictures, **options)
 
 
+def backend_of(processor: Any) -> str | None:
+    """Return what makes a processor's pixels: "pil" or "torchvision", which round otherwise where a picture is resized.
+
+    None: the image processor has a way of its own.
+    """
+    return getattr(processor.image_processor, "backend", None)
+
+
 def freeze_vision(model: nn.Module) -> None:
     """Leave the vision tower as it is: no gradient, and no activation is kept for one. The projector still trains.
 

@@ -1,7 +1,8 @@
-"""AdapterEndpoint: the part of a vLLM server that takes the LoRA adapter in training.
+"""AdapterEndpoint: the part of a vLLM server that takes the LoRA adapter in training, and says what it is able to do.
 
 vLLM itself loads an adapter only from a folder of the server's machine. `gymnast serve vllm` adds this endpoint to its
-server, by vLLM's option `--middleware`. It tells the largest rank, and `POST` replaces the adapter.
+server, by vLLM's option `--middleware`. It tells the largest rank and the backend for pictures, and `POST` replaces the
+adapter.
 """
 
 # pyright: reportMissingImports=false
@@ -16,7 +17,7 @@ from io import BytesIO
 from typing import Any
 
 from .lora import NAME, NUMBER
-from .private_api import largest_rank, serve_adapter
+from .private_api import image_backend, largest_rank, serve_adapter
 
 PATH = "gymnast/adapter"
 
@@ -38,7 +39,7 @@ class AdapterEndpoint:
         from starlette.responses import JSONResponse
 
         state = scope["app"].state
-        response = JSONResponse({"max_lora_rank": largest_rank(state)})
+        response = JSONResponse({"max_lora_rank": largest_rank(state), "image_backend": image_backend(state)})
         if scope["method"] == "POST":
             try:
                 await self._replace(state, Request(scope, receive))

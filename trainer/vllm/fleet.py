@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 class Fleet:
     """Routes requests to servers. All methods belong to one event loop.
 
-    The arguments are as in `VLLMServerGenerator`. `restore` sends the current weights to a server that returned, and
-    returns False if that must wait.
+    The arguments are as in `VLLMServerGenerator` and `Server.check`. `restore` sends the current weights to a server
+    that returned, and returns False if that must wait.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Fleet:
         max_model_len: int,
         timeout: float,
         restore: Callable[[Server], Awaitable[bool]],
+        image_backend: str | None = None,
         place: float = 0.0,
     ) -> None:
         if not urls:
@@ -54,7 +55,7 @@ class Fleet:
         self._session = aiohttp.ClientSession(connector=connector)
         self.servers = [Server(url, self._session) for url in cleaned]
         self.label: str | None = None  # answers must come from the weights with this label
-        self._max_model_len = max_model_len
+        self._needs = max_model_len, image_backend
         self._timeout = timeout
         self._restore = restore
         self._place = place
@@ -168,7 +169,7 @@ class Fleet:
             try:
                 await server.check_health()
                 if await server.weights() != self.label:
-                    await server.check(self._max_model_len)  # it may have restarted with other options
+                    await server.check(*self._needs)  # it may have restarted with other options
                     if not await self._restore(server):
                         continue
                 await server.check_update()  # check this last, because the label changes before an update has ended
@@ -198,7 +199,7 @@ class Fleet:
                 f"no vLLM server answered at {server.url} within {self._timeout:g} s ({server.trouble}); {START}"
             ) from error
         try:
-            await server.check(self._max_model_len)
+            await server.check(*self._needs)
         except (ServerGoneError, GenerationError) as error:
             raise ConfigurationError(f"{server.url} cannot be used for training: {error}; {START}") from error
 

@@ -6,6 +6,7 @@ So the prompt that vLLM reports is its own expansion, and `tokens/drift` compare
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,9 @@ def check_expansion(sent: Tokens, ids: Sequence[int] | Exception, place: str) ->
     if isinstance(ids, Exception):
         problem = f"fails for a picture of this model ({type(ids).__name__}: {ids})"
     elif list(ids) != sent.ids:
-        problem = f"makes {len(ids)} other tokens of a prompt with pictures than this model's processor, {len(sent)}"
+        same = next(i for i, (theirs, own) in enumerate(zip_longest(ids, sent.ids)) if theirs != own)
+        problem = f"makes other tokens of a prompt with pictures than this model's processor: {len(ids)} and "
+        problem += f"{len(sent)} tokens, of which the first {same} are the same"
     else:
         return
     raise ConfigurationError(

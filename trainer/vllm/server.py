@@ -56,7 +56,8 @@ class Server:
         self.replicas = [Replica(self, 0)]
         self.label: str | None = None  # names its weights; None while it is away
         self.backend = BACKEND  # how it receives weights
-        self.lora_rank = 0  # the largest rank of an adapter that it loads
+        self.lora_rank = 0  # the largest rank of an adapter that it loads; 0 if it loads none
+        self.image_backend: str | None = None  # what makes the pixels of pictures, if it says that
         self.base: tuple[str, tuple[int, ...]] | None = None  # its weights' label, and the version of the base weights
         self.trouble = ""  # why it is away
         self._session = session
@@ -147,8 +148,10 @@ class Server:
         writer.close()
         return writer.get_extra_info("sockname")[0]
 
-    async def check(self, max_model_len: int) -> None:
+    async def check(self, max_model_len: int, image_backend: str | None) -> None:
         """Check that training can use the server, and find out its replicas and how it receives weights.
+
+        `image_backend` is the trainer's, see `backend_of`; None without pictures.
 
         Raises:
             ConfigurationError: training cannot use it.
@@ -165,7 +168,13 @@ class Server:
         count = await self._count_replicas()
         if count != len(self.replicas):
             self.replicas = [Replica(self, index) for index in range(count)]
-        self.lora_rank = await self._find_lora_rank()
+        await self._ask_endpoint()
+        if image_backend and self.image_backend and image_backend != self.image_backend:
+            raise ConfigurationError(
+                f"{self.url} makes the pixels of pictures with {self.image_backend!r}, and the trainer with "
+                f"{image_backend!r}, which rounds otherwise: start the server with --mm-processor-kwargs "
+                f"'{json.dumps({'backend': image_backend})}'"
+            )
         self.backend = await self._find_backend()
 
     async def check_update(self) -> None:
@@ -203,14 +212,14 @@ class Server:
             raise ConfigurationError(f"{self.url} cannot be given new weights: {error}; {START}") from error
         return BACKEND
 
-    async def _find_lora_rank(self) -> int:
-        """Return the largest rank of an adapter that it loads; 0 if it loads none."""
+    async def _ask_endpoint(self) -> None:
         try:
-            return (await self.get(ADAPTER))["max_lora_rank"]
+            found = await self.get(ADAPTER)
         except GenerationError as error:
             if "answered 404" not in str(error):
                 raise
-            return 0  # it was started without our program
+            found = {"max_lora_rank": 0, "image_backend": None}  # it was started without our program
+        self.lora_rank, self.image_backend = found["max_lora_rank"], found["image_backend"]
 
     async def _exchange(self, method: str, path: str, *, timeout: float | None, **options: Any) -> tuple[int, bytes]:
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)

@@ -19,7 +19,7 @@ from ...envs.runtime.threads import run_in_loop, run_in_thread
 from ...envs.tokens import Tokens
 from ...sandbox.cancellation import finish
 from ..generation.contract import Generation, GenerationError, GenerationRequest, SharedGenerator, check_request
-from ..models.images import ImageEncoder
+from ..models.images import ImageEncoder, backend_of
 from ..models.named_weights import check_loadable
 from ..models.sharding import is_sharded
 from . import sampling_options
@@ -53,7 +53,8 @@ class VLLMServerGenerator(SharedGenerator):
             same ones; by default a place that follows from its rank. Answers do not depend on it.
 
     Raises:
-        ConfigurationError: a server does not answer in time, is too old, takes too few tokens, or lacks an option.
+        ConfigurationError: a server does not answer in time, is too old, takes too few tokens, lacks an option, or has
+            another backend for pictures than the trainer.
     """
 
     is_shared = True
@@ -84,7 +85,9 @@ class VLLMServerGenerator(SharedGenerator):
         self._transfer = WeightTransfer(group_port)
         # One event loop talks to the servers, whichever loop a request comes from.
         place = rank() * GOLDEN_RATIO % 1 if place is None else place
-        run_in_loop(self._open(urls, max_model_len=max_model_len, timeout=timeout, place=place))
+        backend = None if images is None else backend_of(images.processor)
+        options = {"max_model_len": max_model_len, "image_backend": backend, "timeout": timeout}
+        run_in_loop(self._open(urls, **options, place=place))
 
     async def _open(self, urls: Sequence[str], **options: Any) -> None:
         self._loop = asyncio.get_running_loop()
