@@ -17,9 +17,13 @@ import itertools
 import multiprocessing
 import platform
 import random
+import signal
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -200,16 +204,30 @@ def run_folder(arguments: argparse.Namespace, *, blind: bool) -> Path:
     return arguments.output_dir / f"walk-grpo-seed{arguments.seed}{'-blind' if blind else ''}"
 
 
+@contextmanager
+def second_process() -> Iterator[ProcessPoolExecutor]:
+    """Open a process for the control, which does not outlive this one if that is interrupted or terminated."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # else it would end this process at once
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
+        try:
+            yield processes
+        except BaseException:
+            for process in multiprocessing.active_children():
+                process.kill()
+            raise
+
+
 def run(arguments: argparse.Namespace, console: Console) -> None:
     begun = time.perf_counter()
     torch.set_num_threads(1)  # there are two trainings soon
     transformers.utils.logging.disable_progress_bar()
-    processes = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-    with tempfile.TemporaryDirectory() as start, processes:
+    with tempfile.TemporaryDirectory() as start, second_process() as processes:
         console.print("showing a tiny model how to walk, in about a minute ...")
         warm_up_steps = warm_up_until_some_succeed(arguments, Path(start))
         control = processes.submit(train, start, arguments, blind=True)
         summary = train(start, arguments, blind=False)
+        if summary["interrupted"]:
+            sys.exit("interrupted: the control ends, too, and there is no summary")
         summary |= {"control": control.result(), "chance": chance(), "warm_up_steps": warm_up_steps}
     summary["seconds"] = round(time.perf_counter() - begun, 1)
     summary["versions"] = {

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +14,7 @@ import pytest
 from gymnast.envs import RolloutEngine, ScriptedPolicy, tool_call
 from gymnast.records import read_episodes
 
-from .example_runs import names_of, pictures, read_summary, run
+from .example_runs import ROOT, names_of, pictures, read_summary, run
 
 
 @pytest.mark.long
@@ -25,6 +29,22 @@ def test_a_walk_is_learned_by_seeing_and_not_by_a_blind_model(tmp_path: Path) ->
     for name in ("walk-grpo-seed1", "walk-grpo-seed1-blind"):
         _, episode = next(iter(read_episodes(tmp_path / "runs" / name / "episodes.jsonl")))
         assert len(episode.traces[0].images) >= 2
+
+
+def test_the_process_of_the_control_ends_with_the_program() -> None:
+    program = f"""
+import os, runpy, time
+with runpy.run_path({str(ROOT / "examples" / "walk.py")!r})["second_process"]() as processes:
+    print(processes.submit(os.getpid).result(), flush=True)
+    processes.submit(time.sleep, 600).result()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        control = int(running.stdout.readline())
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(timeout=60) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(control, 0)
 
 
 def test_the_chance_of_a_blind_walk_is_that_of_the_environment() -> None:
