@@ -1,9 +1,9 @@
 """One optimiser step of one trainer, in a process of its own, so that its peak of memory is its own.
 
-    python benchmarks/update/one_step.py ours|trl --vocabulary N --without-spread SHARE [--max-tokens N]
+    python benchmarks/update/one_step.py ours|trl --shape NAME --without-spread SHARE [--max-tokens N]
 
-prints one line of JSON: seconds and processor seconds of each step, megabytes at the peak beyond those before the first
-step, and the loss and the gradient norm of the first step.
+with one thread, prints one line of JSON: seconds and processor seconds of each step, megabytes at the peak beyond those
+before the first step, and the loss and the gradient norm of the first step.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +29,45 @@ from gymnast.trainer.learning.losses import StepCounts
 from gymnast.trainer.learning.objective import objective
 from gymnast.trainer.learning.samples import Batch, Sample, split_evenly
 from gymnast.trainer.models.output_head import OutputHead
+from gymnast.trainer.models.update_memory import tokens_of_update
 from gymnast.trainer.options.derived import learning_settings
 
-EPISODES, GROUP, ROWS = 32, 4, 8
-PAD = 0
-HIDDEN = {32_000: (384, 9), 150_000: (160, 16)}  # size and layers that give 30 M parameters
+GROUP, PAD = 4, 0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model and the episodes of a step."""
+
+    vocabulary: int
+    hidden: int
+    layers: int
+    episodes: int = 32
+    rows: int = 8  # in a batch
+    longest: int | None = None  # tokens: lengths are log-normal up to it
+
+
+SHAPES = {
+    "32,000 words": Shape(32_000, 384, 9),  # 30 M parameters, as the next one
+    "150,000 words": Shape(150_000, 160, 16),
+    "log-normal lengths": Shape(32_000, 256, 3, episodes=16, rows=16, longest=3000),  # 11 M parameters
+}
 
 Step = Callable[[], tuple[float, float]]  # computes the gradient; the loss and the gradient's norm
 
 
-def make_model(vocabulary: int) -> Qwen3ForCausalLM:
+def make_model(shape: Shape) -> Qwen3ForCausalLM:
     torch.manual_seed(0)
-    hidden, layers = HIDDEN[vocabulary]
+    hidden = shape.hidden
     config = Qwen3Config(
-        vocab_size=vocabulary,
+        vocab_size=shape.vocabulary,
         hidden_size=hidden,
         intermediate_size=3 * hidden,
-        num_hidden_layers=layers,
+        num_hidden_layers=shape.layers,
         num_attention_heads=hidden // 32,
         num_key_value_heads=hidden // 32,
         head_dim=32,
-        max_position_embeddings=1024,
+        max_position_embeddings=4096,
         tie_word_embeddings=True,
         pad_token_id=PAD,
         eos_token_id=1,
@@ -57,28 +76,34 @@ def make_model(vocabulary: int) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config).train()
 
 
-def make_samples(vocabulary: int, without_spread: float) -> list[Sample]:
-    """Episodes of three turns; 70 % of a completion's tokens are tool results."""
+def make_samples(shape: Shape, without_spread: float) -> list[Sample]:
+    """Episodes of three turns; 70 % of a completion's tokens are tool results, half of them with log-normal lengths."""
     numbers = torch.Generator().manual_seed(0)
 
     def integers(low: int, high: int, count: int = 1) -> list[int]:
         return torch.randint(low, high, (count,), generator=numbers).tolist()
 
+    def lengths() -> list[tuple[int, int]]:
+        """The sampled and the observed tokens of each turn."""
+        if shape.longest is None:
+            return [(count, round(count * 3.5)) for count in integers(12, 36, 3)]
+        drawn = 800 * torch.randn((), generator=numbers).exp().item()
+        return [(round(min(drawn, shape.longest - 50) / 5),) * 2] * 3  # the last turn has no observation
+
     samples = []
-    groups = EPISODES // GROUP
+    groups = shape.episodes // GROUP
     for group in range(groups):
-        prompt_ids = integers(2, vocabulary, integers(16, 48)[0])
+        prompt_ids = integers(2, shape.vocabulary, integers(16, 48)[0])
         for member in range(GROUP):
             mask: list[int] = []
-            for turn in range(3):
-                sampled = integers(12, 36)[0]
-                observed = 0 if turn == 2 else round(sampled * 3.5)
+            for sampled, observed in lengths():
                 mask += [1] * sampled + [0] * observed
+            mask = mask[:-observed]
             spread = 0.0 if group < round(without_spread * groups) else 1.0 if member % 2 else -1.0
             samples.append(
                 Sample(
                     prompt_ids=prompt_ids,
-                    completion_ids=integers(2, vocabulary, len(mask)),
+                    completion_ids=integers(2, shape.vocabulary, len(mask)),
                     mask=mask,
                     sampling_logprobs=[-1.0 if is_learned else 0.0 for is_learned in mask],
                     advantages=spread * torch.tensor(mask, dtype=torch.float32),
@@ -88,22 +113,22 @@ def make_samples(vocabulary: int, without_spread: float) -> list[Sample]:
     return [samples[place] for place in order]
 
 
-def ours(model: Qwen3ForCausalLM, samples: Sequence[Sample], max_tokens: int | None, folder: Path) -> Step:
+def ours(model: Qwen3ForCausalLM, samples: Sequence[Sample], rows: int, max_tokens: int | None, folder: Path) -> Step:
     config = GRPOConfig(
         output_dir=str(folder),
         record_run=False,
         use_cpu=True,
         report_to=[],
         num_generations=GROUP,
-        per_device_train_batch_size=ROWS,
-        gradient_accumulation_steps=EPISODES // ROWS,
-        max_completion_length=512,
-        max_tokens_per_batch=max_tokens,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=len(samples) // rows,
+        max_completion_length=4096,
+        max_tokens_per_batch=max_tokens or tokens_of_update(model),
     )
     settings, head = learning_settings(config), OutputHead.of(model)
     batches = [
         Batch.of(part, settings, pad_id=PAD)
-        for part in split_evenly([[sample] for sample in samples], EPISODES // ROWS)
+        for part in split_evenly([[sample] for sample in samples], len(samples) // rows)
     ]
     counts = StepCounts(
         loss_tokens=sum(batch.loss_tokens for batch in batches),
@@ -125,7 +150,7 @@ def ours(model: Qwen3ForCausalLM, samples: Sequence[Sample], max_tokens: int | N
     return step
 
 
-def trl(model: Qwen3ForCausalLM, samples: Sequence[Sample], max_tokens: int | None, folder: Path) -> Step:
+def trl(model: Qwen3ForCausalLM, samples: Sequence[Sample], rows: int, max_tokens: int | None, folder: Path) -> Step:
     from datasets import Dataset
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -144,9 +169,9 @@ def trl(model: Qwen3ForCausalLM, samples: Sequence[Sample], max_tokens: int | No
             bf16=False,
             gradient_checkpointing=False,
             num_generations=GROUP,
-            per_device_train_batch_size=ROWS,
-            gradient_accumulation_steps=EPISODES // ROWS,
-            max_completion_length=512,
+            per_device_train_batch_size=rows,
+            gradient_accumulation_steps=len(samples) // rows,
+            max_completion_length=4096,
             loss_type="dapo",
             beta=0.0,
         ),
@@ -155,7 +180,7 @@ def trl(model: Qwen3ForCausalLM, samples: Sequence[Sample], max_tokens: int | No
             tokenizer_object=words, pad_token="pad", eos_token="eos", unk_token="word"
         ),
     )
-    trainer.current_gradient_accumulation_steps = EPISODES // ROWS
+    trainer.current_gradient_accumulation_steps = len(samples) // rows
     prompts, completions = [sample.prompt_ids for sample in samples], [sample.completion_ids for sample in samples]
     whole = {
         "prompt_ids": padded(prompts, left=True),
@@ -166,8 +191,8 @@ def trl(model: Qwen3ForCausalLM, samples: Sequence[Sample], max_tokens: int | No
         "advantages": torch.stack([sample.advantages[0] for sample in samples if sample.advantages is not None]),
     }
     items = torch.tensor(float(sum(sum(sample.mask) for sample in samples)))
-    starts = range(0, EPISODES, ROWS)
-    batches = [{name: value[start : start + ROWS] for name, value in whole.items()} for start in starts]
+    starts = range(0, len(samples), rows)
+    batches = [{name: value[start : start + rows] for name, value in whole.items()} for start in starts]
 
     def step() -> tuple[float, float]:
         total = torch.zeros(())
@@ -223,17 +248,18 @@ def measure(step: Step, model: Qwen3ForCausalLM, steps: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="One optimiser step of one trainer.")
     parser.add_argument("who", choices=["ours", "trl"])
-    parser.add_argument("--vocabulary", type=int, choices=HIDDEN, required=True)
+    parser.add_argument("--shape", choices=SHAPES, required=True)
     parser.add_argument("--without-spread", type=float, required=True)
     parser.add_argument("--max-tokens", type=int)
     parser.add_argument("--steps", type=int, default=1)
     arguments = parser.parse_args()
     os.environ["CI"] = "1"  # TRL then sends no telemetry
-    model = make_model(arguments.vocabulary)
-    samples = make_samples(arguments.vocabulary, arguments.without_spread)
+    torch.set_num_threads(1)
+    shape = SHAPES[arguments.shape]
+    model, samples = make_model(shape), make_samples(shape, arguments.without_spread)
     with tempfile.TemporaryDirectory() as folder:
         make = {"ours": ours, "trl": trl}[arguments.who]
-        step = make(model, samples, arguments.max_tokens, Path(folder))
+        step = make(model, samples, shape.rows, arguments.max_tokens, Path(folder))
         result = measure(step, model, arguments.steps)
     print(json.dumps(result | {"parameters": sum(parameter.numel() for parameter in model.parameters())}))
 

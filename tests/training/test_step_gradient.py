@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gymnast.trainer import GRPOTrainer, RLOOTrainer
 
-from .buttons import AddsTerm, Gradients, make_trainer, sometimes_failing
+from .buttons import AddsTerm, Gradients, adapted, make_trainer, sometimes_failing
 
 LOSSES = ["grpo", "dr_grpo", "dapo", "rloo"]
 TRAINERS = {"rloo": RLOOTrainer, "with a term": AddsTerm}
@@ -24,6 +24,7 @@ def step_gradient(folder: Path, case: str, batch_size: int, max_tokens: int | No
     trainer = make_trainer(
         folder,
         TRAINERS.get(case, GRPOTrainer),
+        agent=adapted() if case == "with an adapter" else None,
         generator=sometimes_failing(),
         callbacks=[kept],
         loss_type=case if case in LOSSES else "dapo",
@@ -48,7 +49,7 @@ def assert_equal(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         assert (got[name] - value).abs().max().item() < 1e-6 * max(1.0, largest), name
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=[*CASES, "with an adapter"])
 def whole(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Tensor]]:
     return request.param, step_gradient(tmp_path_factory.mktemp("whole"), request.param, EPISODES)
 

@@ -24,7 +24,7 @@ class LearningSettings:
     temperature: float
     max_completion_length: int
     rows_at_once: int  # in one forward pass of the scorer
-    max_tokens_per_batch: int | None = None
+    max_tokens_per_batch: int | None = None  # None: no limit
     is_on_policy: bool
     """Whether every sample of a round is used once, before the weights change."""
     samples_all_tokens: bool = True

@@ -68,7 +68,7 @@ class AgentConfig(TrainingArguments):
         False, "Whether the vision tower of a model that takes images stays as it is. The projector behind it trains."
     )
     max_tokens_per_batch: Count | None = option(
-        None, "Maximum tokens in a forward pass, padding included. A larger batch takes several. None: no limit."
+        None, "Maximum tokens in a forward pass, padding included. A larger batch takes several. None: by the model."
     )
     ddp_find_unused_parameters: bool | None = option(
         False, "Whether DDP searches each step for weights without a gradient. None: as in transformers."

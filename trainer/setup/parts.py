@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from ..models.images import ImageEncoder, freeze_vision
 from ..models.output_head import OutputHead
 from ..models.reference import ADAPTER, Reference, ReferenceSync
 from ..models.reward_model import RewardLike, as_reward_functions
+from ..models.update_memory import tokens_of_update
 from ..options.config import AgentConfig
 from ..options.derived import (
     groups_per_process,
@@ -49,6 +51,8 @@ from .player import context_length, make_player, padding_id
 from .processing import Processing, load_processing
 from .startup_checks import ROWS_LOOKED_AT, check_before_loading, check_best_metric
 from .streams import check_stream, first_rows
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +90,9 @@ class Parts:
         )
 
     def read_weights(self, scorer: Scorer, processes: Processes) -> ReferenceSync | None:
-        """Give the scorer the output head, and the reference if the loss needs one; return the reference's updates.
+        """Give the scorer all that depends on the weights; return the updates of the reference.
+
+        That is the output head, the reference if the loss needs one, and the default of `max_tokens_per_batch`.
 
         The model must be on its device, and sharded if it will be.
 
@@ -96,6 +102,11 @@ class Parts:
         config, model, head = self.config, self.model, OutputHead.of(self.model)
         reference = Reference(model, head, in_place=processes.in_lockstep) if config.beta else None
         scorer.reference, scorer.head = reference, head
+        if config.max_tokens_per_batch is None:
+            autocast, checkpointing = config.bf16 or config.fp16, config.gradient_checkpointing
+            tokens = tokens_of_update(model, autocast=bool(autocast), checkpointing=bool(checkpointing))
+            logger.info("max_tokens_per_batch is not given: updates take at most %d tokens at a time", tokens)
+            scorer.settings = scorer.settings.changed(max_tokens_per_batch=tokens)
         if not config.sync_ref_model:
             return None
         assert reference is not None
