@@ -33,7 +33,7 @@ from .test_step_gradient import CASES as STEPS
 from .test_step_gradient import EPISODES, assert_equal, step_gradient
 
 PROGRAM = """
-import json, os, sys
+import gc, json, os, sys
 from pathlib import Path
 import torch
 from buttons import Buttons, config, model, tokenizer, ROWS
@@ -42,6 +42,7 @@ from gymnast.trainer import GRPOTrainer
 
 folder = Path(sys.argv[1])
 rank = int(os.environ["RANK"])
+gc.freeze()  # each training asks for whole garbage collections
 
 
 class Records(GRPOTrainer):
