@@ -217,7 +217,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few tokens, no targets, and no file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print("processor seconds; reference: each turn from its first token, and the long row apart from the short ones")
+    print(
+        "processor seconds; reference: each turn from its first token, and the long row apart from the short ones; "
+        f"targets of it: {TARGETS}, others {NO_LOSS}"
+    )
     print(f"{'':<28} {'here':>7} {'reference':>9} {'generate':>9} {'TRL':>7}   here, of the three       worst")
     rows: list[dict[str, Any]] = []
     wrong: list[str] = []
