@@ -41,7 +41,9 @@ PLAY = ["play", "game.py:Say", "--tasks"]
 
 
 @pytest.fixture(autouse=True)
-def game(tmp_path: Path) -> Path:
+def game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # Two programs of one name and size within a second are one to Python's cache.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (tmp_path / "game.py").write_text(GAME)
     return tmp_path
 
