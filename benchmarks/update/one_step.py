@@ -88,17 +88,17 @@ def make_samples(shape: Shape, without_spread: float) -> list[Sample]:
         if shape.longest is None:
             return [(count, round(count * 3.5)) for count in integers(12, 36, 3)]
         drawn = 800 * torch.randn((), generator=numbers).exp().item()
-        return [(round(min(drawn, shape.longest - 50) / 5),) * 2] * 3  # the last turn has no observation
+        count = round(min(drawn, shape.longest - 50) / 5)
+        return [(count, count)] * 3
 
     samples = []
     groups = shape.episodes // GROUP
     for group in range(groups):
         prompt_ids = integers(2, shape.vocabulary, integers(16, 48)[0])
         for member in range(GROUP):
-            mask: list[int] = []
-            for sampled, observed in lengths():
-                mask += [1] * sampled + [0] * observed
-            mask = mask[:-observed]
+            turns = lengths()
+            mask = [learned for sampled, observed in turns for learned in [1] * sampled + [0] * observed]
+            mask = mask[: -turns[-1][1]]  # the last turn has no observation
             spread = 0.0 if group < round(without_spread * groups) else 1.0 if member % 2 else -1.0
             samples.append(
                 Sample(

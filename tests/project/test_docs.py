@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import os
 import re
 import textwrap
 from collections.abc import Iterator
@@ -284,9 +283,3 @@ def test_no_path_or_address_of_one_machine_is_named(page: Path) -> None:
     # The dots keep this file itself free of what it looks for.
     places = r"(?<![\w.])/(?:work|root|home|tmp)/|pypi\.(?:org|python)|--index-url|--extra-index-url|localhost:\d"
     assert re.findall(places, page.read_text()) == []
-
-
-def test_the_reward_curve_is_a_png() -> None:
-    picture = ROOT / "docs" / "reward.png"
-    assert picture.read_bytes().startswith(b"\x89PNG\r\n")
-    assert os.path.getsize(picture) > 10_000
