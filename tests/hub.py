@@ -14,12 +14,13 @@ from typing import Any
 from urllib.parse import unquote
 
 REVISION = "0" * 40
+REVISIONS = (REVISION, "main", "v1", "refs/convert/parquet")
 
 
 class _Hub(BaseHTTPRequestHandler):
     """Answers for `folder/me/NAME`, a folder for each repository; `me/gated` asks for a token.
 
-    Each has one commit, which is its branch `main` and its tag `v1`, too.
+    Each has one commit, which is its branch `main`, its tag `v1` and `refs/convert/parquet`, too.
     """
 
     folder: Path
@@ -49,8 +50,8 @@ class _Hub(BaseHTTPRequestHandler):
         match = re.match(repository, path)
         if match is None or not (root := self.folder / match[1]).is_dir():
             return self._answer({"error": "not found"}, status=404, **{"X-Error-Code": "RepoNotFound"})
-        asked = re.search(r"/(?:revision|resolve|tree)/(\w+)", path)
-        if asked and asked[1] not in ("main", "v1", REVISION):
+        asked = re.search(r"/(?:revision|resolve|tree)/([^/?]+)", self.path)
+        if asked and unquote(asked[1]) not in REVISIONS:
             return self._answer({"error": "no such revision"}, status=404, **{"X-Error-Code": "RevisionNotFound"})
         files = {str(file.relative_to(root)): file for file in sorted(root.rglob("*")) if file.is_file()}
         if found := re.fullmatch(repository + r"/resolve/\w+/(.+)", path):

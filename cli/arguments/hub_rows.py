@@ -1,6 +1,6 @@
-"""Rows of the Hugging Face Hub: `hub:owner/name[split]`, also with a revision and a configuration.
+"""Rows of the Hugging Face Hub: `hub:owner/name[split]`, also with a configuration and a revision.
 
-`hub:owner/name@revision/configuration[split]` has all of them; a revision is a branch, a tag or a commit.
+`hub:owner/name/configuration@revision[split]` has all of them; a revision is a branch, a tag or a commit.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ def load_from_hub(reference: str, place: str, split: str | None) -> Any:
     with needs_extra("datasets", reference):
         from datasets import load_dataset
         from datasets.exceptions import DatasetNotFoundError, DatasetsError
-    owner, _, rest = place.removeprefix(PREFIX).partition("/")
-    named, _, configuration = rest.partition("/")
-    name, _, revision = named.partition("@")
-    if not owner or not name:
+    named, at, revision = place.removeprefix(PREFIX).partition("@")
+    owner, _, rest = named.partition("/")
+    name, _, configuration = rest.partition("/")
+    if not owner or not name or (at and not revision):
         raise CommandError(
-            f"{reference} must be {PREFIX}owner/name, with the split in brackets: {PREFIX}owner/name[train]"
+            f"{reference} must be {PREFIX}owner/name, with the split in brackets: {PREFIX}owner/name[train], or with a "
+            f"revision: {PREFIX}owner/name@main[train]"
         )
     try:
         return load_dataset(f"{owner}/{name}", configuration or None, split=split, revision=revision or None)
@@ -37,4 +38,6 @@ def load_from_hub(reference: str, place: str, split: str | None) -> Any:
         raise CommandError(f"{reference}: {error}; {remedy}") from error
     except (ValueError, OSError, DatasetsError) as error:  # no such split or configuration, or files that are broken
         message = " ".join(f"{error.__cause__ or error}".splitlines()[:2])
-        raise CommandError(f"{reference}: {message}; write {PREFIX}{owner}/{name}/configuration[split]") from error
+        raise CommandError(
+            f"{reference}: {message}; write {PREFIX}{owner}/{name}/configuration{at}{revision}[split]"
+        ) from error

@@ -108,6 +108,9 @@ def figures_of(run: Run) -> list[dict[str, Any]]:
     Those of an evaluation that is not over yet are of the episodes that it has.
     """
     latest = {title: logs[-1][1].metrics for title, logs in run.evaluations.items()}
+    if not latest and run.is_evaluation:
+        titles = dict.fromkeys(row.evaluation or "" for row in run.episodes)
+        latest = {title: _so_far([row for row in run.episodes if row.evaluation == title]) for title in titles}
     return [
         {
             "name": name + title.removeprefix("evaluation"),
@@ -115,22 +118,24 @@ def figures_of(run: Run) -> list[dict[str, Any]]:
             "low": short(metrics.get(f"{name}/low")),
             "high": short(metrics.get(f"{name}/high")),
         }
-        for title, metrics in (latest or {"evaluation": _so_far(run.episodes)}).items()
+        for title, metrics in latest.items()
         for name, value in metrics.items()
         if FIGURE.fullmatch(name)
     ]
 
 
 def _so_far(rows: Sequence[EpisodeRow]) -> dict[str, float]:
-    """Return reward and pass@k of these episodes of an evaluation, without those that failed."""
-    played = [row for row in rows if row.failure is None]
-    rewards = [row.reward for row in played if row.reward is not None]
-    outcomes: dict[str, list[bool]] = defaultdict(list)
-    for row in played:
-        if row.success is not None:
-            outcomes[row.group].append(row.success >= 1)
-    mean = {"reward": sum(rewards) / len(rewards)} if rewards else {}
-    return mean | dict(pass_at_each_k([*outcomes.values()]))
+    """Return reward and pass@k of these episodes as `summary_of` does, from what a row has."""
+    rewards, outcomes = defaultdict[str, list[float]](list), defaultdict[str, list[bool]](list)
+    for row in rows:
+        if row.failure is None and row.reward is not None:
+            rewards[row.group].append(row.reward)
+        if row.failure is None and not row.is_overlong:
+            outcomes[row.group].append((row.success or 0.0) >= 1)
+    means = [sum(values) / len(values) for values in rewards.values()]
+    metrics = {"reward": sum(means) / len(means)} if means else {}
+    knows_success = any(row.success is not None for row in rows)
+    return metrics | (dict(pass_at_each_k([*outcomes.values()])) if knows_success else {})
 
 
 def _curves(run: Run) -> list[dict[str, Any]]:

@@ -52,6 +52,11 @@ class EpisodeRow:
         return self.stop in TRUNCATIONS
 
     @property
+    def is_overlong(self) -> bool:
+        """Whether the prompt was longer than the context."""
+        return self.stop == StopReason.CONTEXT_OVERFLOW and not self.turns
+
+    @property
     def kind_of_failure(self) -> str:
         """Stage and exception of its failure, as in `step: TimeoutError`."""
         return ":".join((self.failure or "").split(":")[:2])

@@ -20,6 +20,7 @@ from gymnast.cli.microscope.page import write_page
 from gymnast.cli.microscope.runs import Runs
 from gymnast.envs import StopReason
 from gymnast.envs.runtime.threads import run_in_loop
+from gymnast.records.evaluations.summary import summary_of
 from gymnast.records.files.run import Run
 from gymnast.records.files.run_files import line_files
 
@@ -176,19 +177,22 @@ def test_an_evaluation_shows_its_worst_tasks(browser: Browser, tmp_path: Path) -
         expect(page.locator("table.others td").last).to_have_text("0: 0.0⏎ here, 1.0⏎ there")
 
 
-def test_an_evaluation_that_is_not_over_has_figures(browser: Browser, tmp_path: Path) -> None:
-    made = [(0, episode(member=member, reward=float(member % 2))) for member in range(4)]
-    for _, one in made:
-        one.metrics["success"] = one.reward or 0.0
-    made.append((0, episode(group="b@0", stop=StopReason.FAILED, reward=None)))
-    with opened(browser, f"{page_of(write_run(tmp_path, evaluations=made))}#sort=") as page:
-        values = page.locator(".figure").all_inner_texts()
-        assert [value.split("\n")[:2] for value in values] == [
-            ["reward", "0.5"],
-            ["pass@1", "50 %"],
-            ["pass@2", "83.3 %"],
-            ["pass@4", "100 %"],
-        ]
+def test_an_evaluation_that_is_not_over_has_the_figures_of_one_that_is(browser: Browser, tmp_path: Path) -> None:
+    made = [episode(member=member, reward=float(member % 2)) for member in range(4)]
+    for one in made[1::2]:  # the others have no metric `success`: they have not succeeded
+        one.metrics["success"] = 1.0
+    made += [episode(group="b@0", reward=1.0), episode(group="c@0", stop=StopReason.FAILED, reward=None)]
+    overlong = episode(group="d@0", stop=StopReason.CONTEXT_OVERFLOW, reward=None)
+    overlong.turns.clear()
+    made.append(overlong)
+    known = summary_of(made)
+    with opened(browser, f"{page_of(write_run(tmp_path, evaluations=[(0, one) for one in made]))}#sort=") as page:
+        expect(page.locator(".figure")).to_have_count(4)
+        values = dict(figure.split("\n")[:2] for figure in page.locator(".figure").all_inner_texts())
+    shown = {
+        name: round(float(value.split()[0]) / (1 if name == "reward" else 100), 3) for name, value in values.items()
+    }
+    assert shown == {name: round(known[name], 3) for name in ("reward", "pass@1", "pass@2", "pass@4")}
 
 
 @pytest.mark.parametrize("served", [False, True])

@@ -73,14 +73,14 @@ def unpatched_copy(trainer: GRPOTrainer | RLOOTrainer) -> Qwen3ForCausalLM:
 
 
 def assert_same(ours: tuple[Tensor, dict[str, Tensor]], theirs: tuple[Tensor, dict[str, Tensor]]) -> None:
-    """Loss and all parameters' gradients agree to 1e-5, and the gradients are large enough to make this meaningful."""
+    """Loss and gradients agree to 1e-5 (of the largest, if it is above 1), and the gradients are no noise."""
     (our_loss, our_grads), (their_loss, their_grads) = ours, theirs
     assert our_grads.keys() == their_grads.keys()
     loss_difference = (our_loss - their_loss).abs().item()
     grad_difference = max((our_grads[name] - their_grads[name]).abs().max().item() for name in their_grads)
     largest = max(grad.abs().max().item() for grad in their_grads.values())
     assert loss_difference < 1e-5
-    assert grad_difference < 1e-5
+    assert grad_difference < 1e-5 * max(1.0, largest)
     assert largest > 1e-2
 
 
