@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import pydantic_core
 
 from .images import Image, is_pil
+
+_MOST_LEVELS = 64  # pydantic reads some 200, and an episode nests the arguments of a call in further levels
 
 
 def encodable(value: Any) -> Any:
@@ -20,6 +22,22 @@ def encodable(value: Any) -> Any:
     if isinstance(value, dict):
         return {encodable(key) if isinstance(key, str) else key: encodable(item) for key, item in value.items()}
     return value
+
+
+def check_depth(value: Any) -> None:
+    """Raise a ValueError if lists and objects are nested deeper than 64 levels: a record could not hold them."""
+    level = [value]
+    for _ in range(_MOST_LEVELS + 1):
+        level = [part for whole in level for part in _parts(whole)]
+        if not level:
+            return
+    raise ValueError(f"it is nested too deeply, in more than {_MOST_LEVELS} levels")
+
+
+def _parts(whole: Any) -> Iterable[Any]:
+    if isinstance(whole, Mapping):
+        return whole.values()
+    return whole if isinstance(whole, list | tuple) else ()
 
 
 def plain(value: Any) -> Any:

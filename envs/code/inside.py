@@ -9,6 +9,7 @@ from typing import Any
 from ...sandbox.guest.protocol import MAX_ANSWER
 from ..core import ToolCall
 from ..episode import ToolCallRecord
+from ..json_values import check_depth
 from ..tools.runner import CallResult
 
 Run = Callable[[ToolCall], Awaitable[tuple[CallResult, ToolCallRecord]]]
@@ -60,6 +61,7 @@ def _checked(call: bytes) -> ToolCall:
     name, arguments = content["name"], content["arguments"]
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise ValueError("the name must be text, and the arguments an object")
+    check_depth(arguments)
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core import FunctionCall, Message
 from ..images import Image
+from ..json_values import check_depth
 from ..runtime.message_text import named_text
 
 
@@ -29,7 +30,8 @@ def as_message(answer: Any) -> Message:
 def _arguments(text: str) -> dict[str, Any] | str:
     try:
         arguments = json.loads(text or "{}")
-    except ValueError:
+        check_depth(arguments)
+    except (ValueError, RecursionError):
         return text  # the environment tells the model the error
     return arguments if isinstance(arguments, dict) else text
 

@@ -138,6 +138,15 @@ tools.search('x', limit={1})"""
     assert said(episode)[1] == "1"
 
 
+@pytest.mark.parametrize("levels", [100, 300, 900])
+async def test_arguments_that_a_log_could_not_hold_are_refused(levels: int) -> None:
+    code = f"import tools\nnested = []\nfor _ in range({levels}): nested = [nested]\ntools.search(nested)"
+    episode = await play(shelf(), python(code), python("tools.search('x')[0]"), "bye")
+    assert "nested too deeply" in said(episode)[0] or "RecursionError" in said(episode)[0]
+    assert said(episode)[1] == "'x0'"
+    assert Episode.from_json(episode.to_json()).tool_calls == episode.tool_calls
+
+
 async def test_a_broken_environment_stops_the_code() -> None:
     started = time.perf_counter()
     code = "import time, tools\ntry: tools.break_down()\nexcept BaseException: time.sleep(60)"

@@ -30,6 +30,14 @@ def test_an_end_marker_within_a_closed_value_is_text(name: str) -> None:
     assert calls(read(name, write("say", text=text))) == [("say", {"text": text})]
 
 
+@pytest.mark.parametrize("levels", [100, 300, 900])
+def test_arguments_that_a_log_could_not_hold_are_malformed(levels: int) -> None:
+    write = WRITERS["hermes"]
+    message = read("hermes", write.call("add", f'{{"a": {"[" * levels}{"]" * levels}}}'))
+    assert (calls(message), len(errors(message))) == ([], 1)
+    assert calls(read("hermes", write(a=[[[[[1]]]]]))) == [("add", {"a": [[[[[1]]]]]})]
+
+
 @pytest.mark.parametrize("broken", ["</function>", "</parameter>"])
 def test_broken_syntax_after_a_value_is_not_part_of_it(broken: str) -> None:
     bad = WRITERS["qwen3_coder"](a=1).replace(broken, broken[:-1])

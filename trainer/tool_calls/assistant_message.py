@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...envs.core import MalformedCall, Message, ToolCall, ToolSchema
+from ...envs.json_values import check_depth
 from .call_arguments import convert, read_arguments
 
 THINK = ("<think>", "</think>")
@@ -22,7 +23,8 @@ def make_call(call: Any, *, tools: Sequence[ToolSchema] = (), python: bool = Fal
         textual: The format writes every argument as text.
 
     Raises:
-        ValueError: the payload has no name, its arguments are not an object, or a text in it is not valid Unicode.
+        ValueError: the payload has no name, its arguments are no object or nested too deeply, or a text in it is not
+            valid Unicode.
     """
     name = call.get("name") if isinstance(call, dict) else None
     if not isinstance(name, str) or not name:
@@ -33,9 +35,10 @@ def make_call(call: Any, *, tools: Sequence[ToolSchema] = (), python: bool = Fal
         name = head  # Muse Glimmer's prompt announces a tool as `weather.*`, and it calls `weather.weather`
     try:
         arguments = read_arguments(call.get("arguments"), python=python)
+        arguments = convert(arguments, schemas.get(name), textual=textual)
+        check_depth(arguments)
     except ValueError as error:
         raise ValueError(f"the arguments of {name!r} must be a JSON object: {error}") from None
-    arguments = convert(arguments, schemas.get(name), textual=textual)
     made: ToolCall = {"type": "function", "function": {"name": name, "arguments": arguments}}
     if call.get("id") is not None:
         made = {"id": str(call["id"]), **made}
@@ -43,8 +46,6 @@ def make_call(call: Any, *, tools: Sequence[ToolSchema] = (), python: bool = Fal
         json.dumps(made, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise ValueError(f"the call of {name!r} holds half of a surrogate pair, which is no text") from None
-    except RecursionError:
-        raise ValueError("the arguments are nested too deeply") from None
     return made
 
 
