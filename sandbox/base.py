@@ -207,11 +207,11 @@ class Executor(ABC):
         first offer starts the sessions anew; a later one replaces the functions.
 
         Args:
-            functions: Python source of the functions, for Python 3.8. Each is marked with `@_tool`, and returns
-                `_call(name, arguments)`.
+            functions: Python source of the functions, for Python 3.8. Each is a signature and a docstring, and marked
+                with `@_tool(name, names)`, where `names` maps its parameters to those of the call.
             answer: It is given a call, at most 1 MiB, and returns the answer, at most 4 MiB. A call is whatever bytes
-                the code has sent. By `_call` both are JSON: `{"name", "arguments"}`, and `{"content", "is_json"}`, of
-                which `{"error"}` raises a `ToolError` in the code and `"final"` ends it. If this raises, the code is
+                the code has sent. From a function both are JSON: `{"name", "arguments"}`, and `{"content", "is_json"}`; an
+                `{"error"}` raises a `ToolError` in the code and `"final"` ends it. If this raises, the code is
                 interrupted, and the call of `python` or `bash` raises the error.
 
         Raises:

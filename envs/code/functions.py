@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import keyword
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from textwrap import indent
 from typing import Any
 
+from ...sandbox.guest import tools_module
 from ..core import ConfigurationError
 from ..tools.tool import Tool
 
@@ -17,6 +19,7 @@ _TYPES = {
     "object": "dict",
 }  # fmt: skip
 _DEEPEST = 4  # levels of a type that are written out
+_TAKEN = frozenset({*dir(builtins), *dir(tools_module)})  # names that the module itself uses
 
 
 def declaration(tool: Tool) -> str:
@@ -28,40 +31,56 @@ def declaration(tool: Tool) -> str:
     definitions = parameters.get("$defs", {})
     written, lines = [], []
     for name, schema in properties:
-        text = f"{_identifier(name)}: {_type(schema, definitions)}"
-        written.append(text if name in required else f"{text} = {schema.get('default')!r}")
+        kind = _type(schema, definitions)
+        text = f"{_identifier(name)}: {kind}"
+        written.append(text if name in required else f"{text} = {_default(schema, kind)}")
         lines.append(f"    {_identifier(name)}: {schema.get('description', '')}".rstrip())
     document = "\n".join([function.get("description", ""), *(["", "Args:", *lines] if lines else [])])
-    document = document.replace("\\", "\\\\").replace('"""', '\\"""')
+    document = document.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     closing = "\n" if "\n" in document or document.endswith('"') else ""
     body = indent(f'"""{document}{closing}"""', "    ", lambda line: bool(line.strip()))
     returns = "" if tool.returns is None else f" -> {_type(tool.returns, tool.returns.get('$defs', {}))}"
-    return f"def {_identifier(tool.name)}({', '.join(written)}){returns}:\n{body}\n"
+    return f"def {_identifier(tool.name, taken=_TAKEN)}({', '.join(written)}){returns}:\n{body}\n"
 
 
 def source(tools: Iterable[Tool]) -> str:
     """Return the source of functions that call these tools; see `Executor.offer`.
 
     Raises:
-        ConfigurationError: two tools have the same name in Python.
+        ConfigurationError: two tools, or two parameters of one, have the same name in Python; or a schema has something
+            that Python cannot express.
     """
     functions: dict[str, str] = {}
     for tool in tools:
-        name = _identifier(tool.name)
+        name = _identifier(tool.name, taken=_TAKEN)
         if name in functions:
             raise ConfigurationError(f"two tools have the name {name!r} in Python: rename one with @tool(name=...)")
-        parameters = tool.schema["function"].get("parameters") or {}
-        names, required = list(parameters.get("properties", {})), parameters.get("required", ())
-        arguments = ", ".join(f"{name!r}: {_identifier(name)}" for name in names)
-        optional = [name for name in names if name not in required]
-        call = f"    return _call({tool.name!r}, {{{arguments}}}, {optional!r})"
-        functions[name] = f"@_tool\n{declaration(tool)}{call}\n"
+        parameters = (tool.schema["function"].get("parameters") or {}).get("properties", {})
+        names = {_identifier(parameter): parameter for parameter in parameters}
+        if len(names) < len(parameters):
+            raise ConfigurationError(f"two parameters of {tool.name!r} have the same name in Python: {[*parameters]}")
+        functions[name] = f"@_tool({tool.name!r}, {names!r})\n{declaration(tool)}"
+        try:
+            compile(functions[name], tool.name, "exec")
+        except (SyntaxError, ValueError) as error:
+            raise ConfigurationError(f"the schema of {tool.name!r} cannot be a function in Python: {error}") from None
     return "\n\n".join(functions.values())
 
 
-def _identifier(name: str) -> str:
+def _identifier(name: str, taken: Collection[str] = ()) -> str:
     name = re.sub(r"\W|^(?=\d)", "_", name, flags=re.ASCII)
-    return f"{name}_" if keyword.iskeyword(name) else name
+    return f"{name}_" if keyword.iskeyword(name) or name in taken else name
+
+
+def _default(schema: Mapping[str, Any], kind: str) -> str:
+    """Return what stands for the value of a parameter that is left out; the tool itself has the value."""
+    can_be_none = not {"None", "Any"}.isdisjoint(kind.split(" | "))
+    default = schema.get("default", None if can_be_none else ...)
+    try:
+        json.dumps(default, allow_nan=False)
+    except (TypeError, ValueError):  # it is not known, or infinite, which Python has no literal for
+        return "..."
+    return repr(default)
 
 
 def _type(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> str:

@@ -8,6 +8,7 @@ In a shell they are commands: `tools NAME --argument value`.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import os
@@ -25,18 +26,29 @@ class ToolError(Exception):
     """The tool refused the call, or failed; the message says why."""
 
 
-def _tool(function):
-    __all__.append(function.__name__)
-    try:
-        function.__annotations__ = get_type_hints(function)  # so that help() shows types, and not their texts
-    except TypeError:  # `list[str]` before Python 3.9, `int | None` before 3.10
-        pass
-    return function
+def _tool(name, names):
+    """Let a declared function call the tool `name`; `names` has the tool's name of each of its parameters."""
+
+    def made(declared):
+        try:
+            declared.__annotations__ = get_type_hints(declared)  # so that help() shows types, and not their texts
+        except TypeError:  # `list[str]` before Python 3.9, `int | None` before 3.10
+            pass
+        signature = inspect.signature(declared)
+
+        @functools.wraps(declared)
+        def function(*positional, **named):
+            declared(*positional, **named)  # does nothing but raise the TypeError of arguments that do not fit
+            given = signature.bind(*positional, **named).arguments
+            return _call(name, {names[parameter]: value for parameter, value in given.items()})
+
+        __all__.append(declared.__name__)
+        return function
+
+    return made
 
 
-def _call(name, arguments, left_out=()):
-    """Call a tool with these arguments, without those in `left_out` that are None."""
-    arguments = {key: value for key, value in arguments.items() if key not in left_out or value is not None}
+def _call(name, arguments):
     request = json.dumps({"name": name, "arguments": arguments}, default=_plain, allow_nan=False).encode()
     if len(request) > _LONGEST:
         raise ToolError(f"{name}: the arguments have {len(request)} bytes, more than {_LONGEST}: pass less")
@@ -73,7 +85,8 @@ def _main(words):
     functions = {name: globals()[name] for name in __all__}
     if not words or words[0] not in functions:
         for name, function in functions.items():
-            print(f"{name}{inspect.signature(function)}: {(function.__doc__ or '').splitlines()[0]}")
+            summary = (function.__doc__ or "").partition("\n")[0]
+            print(f"{name}{inspect.signature(function)}: {summary}")
         sys.exit(f"tools: there is no {words[0]}" if words and words[0] not in ("-h", "--help") else 0)
     function = functions[words[0]]
     if {"-h", "--help"} & set(words):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import math
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +23,7 @@ from gymnast.envs import (
     tool,
     tool_call,
 )
+from gymnast.envs.tools.tool import Tool
 from gymnast.sandbox import DockerExecutor, Executor, LocalExecutor, ScriptedExecutor
 
 from ..sandbox.boxes import LIMITS
@@ -115,6 +118,27 @@ async def test_code_imports_the_tools_and_ends_the_episode(make: Any, image: str
     assert [record.name for record in episode.tool_calls] == names
     assert episode.turns[2].tool_calls[0].inside[1].arguments == {"query": "cat", "limit": "1"}
     assert Episode.from_json(episode.to_json()).tool_calls == episode.tool_calls
+
+
+async def test_tools_with_unusual_names_defaults_and_texts_are_functions() -> None:
+    @tool(name="json")
+    def show(limit: float = math.inf, year: int | None = 5) -> str:
+        '''Quote with """", and even \\""".
+
+        Args:
+            limit: A number.
+            year: A year, or `"""`
+        '''
+        return f"{limit} {year}"
+
+    @tool(name="list")
+    def listed() -> list[int]:
+        """List nothing."""
+        return []
+
+    code = "import tools\nprint(tools.json_(), tools.json_(2, None), tools.list_())\nprint(tools.json_.__doc__)"
+    episode = await play(CodeEnv(LocalExecutor(), [show, listed]), python(code), "bye")
+    assert said(episode)[0].startswith('inf 5 2.0 None []\nQuote with """", and even \\""".')
 
 
 async def test_failures_reach_the_code_as_for_any_call() -> None:
@@ -233,6 +257,11 @@ def test_options_that_cannot_be_are_refused() -> None:
     twice = CodeEnv(LocalExecutor(), [tool(name="web-x")(web), tool(name="web_x")(web)])
     with pytest.raises(ConfigurationError, match="'web_x' in Python"):
         twice.reset(options={"task": ROW})
+    for names, message in ((["a-b", "a_b"], "two parameters of 'web'"), (["__debug__"], "cannot be a function")):
+        parameters = {"type": "object", "properties": {name: {} for name in names}}
+        unusable = dataclasses.replace(Tool.of(web), parameters=parameters)
+        with pytest.raises(ConfigurationError, match=message):
+            CodeEnv(LocalExecutor(), [unusable]).reset(options={"task": ROW})
 
 
 class _Silent(ScriptedExecutor):

@@ -16,10 +16,9 @@ from .boxes import LIMITS, eventually, usable
 from .test_hostile_supervisor import CounterfeitBox, encode
 
 FUNCTIONS = '''
-@_tool
+@_tool("echo", {"value": "value"})
 def echo(value: object = None) -> object:
     """Return the value."""
-    return _call("echo", {"value": value})
 '''
 SEND = """
 import os, socket, sys, tools
