@@ -148,11 +148,20 @@ async def call_within(call: ToolCall, **how: Any) -> tuple[CallResult, ToolCallR
 
     `how` is as in `call_tools`. `max_chars` cuts the record, and not the result.
     """
-    outer = _inside.get()
-    result, _, record = await _made(call, **how)
+    outer, started = _inside.get(), time.perf_counter()
     name, arguments = call["function"]["name"], call["function"]["arguments"]
     size, limit = len(json.dumps(arguments)), how["max_chars"] or math.inf
-    record.arguments = arguments if size <= limit else {"cut": f"{size} characters of arguments"}
+    shown = arguments if size <= limit else {"cut": f"{size} characters of arguments"}
+    try:
+        result, _, record = await _made(call, **how)
+    except asyncio.CancelledError:
+        error = "the code that made this call ended before it did"
+        record = ToolCallRecord(name=name, call_id=None, outcome="timeout", error=error, arguments=shown)
+        record.seconds = time.perf_counter() - started
+        if outer is not None:
+            outer.append(InsideCall(record, None))
+        raise
+    record.arguments = shown
     if outer is not None:
         found = how["tools"].get(name)
         outer.append(InsideCall(record, call if found is not None and found.replay == "run" else None))

@@ -180,6 +180,20 @@ async def test_a_broken_environment_stops_the_code() -> None:
     assert time.perf_counter() - started < 20
 
 
+async def test_a_call_that_the_end_of_its_code_cuts_off_is_recorded() -> None:
+    class Slow(Shelf):
+        @tool
+        async def hang(self) -> None:
+            """Wait for ever."""
+            await asyncio.Event().wait()
+
+    episode = await play(Slow(LocalExecutor(), code_timeout=1.0), python("import tools\ntools.hang()"), "bye")
+    assert "stopped after 1 s" in said(episode)[0]
+    [record] = episode.turns[0].tool_calls[0].inside
+    assert (record.name, record.outcome, record.arguments) == ("hang", "timeout", {})
+    assert record.error == "the code that made this call ended before it did"
+
+
 @pytest.mark.parametrize("ending", ["try: final_answer('cat0')\nexcept SystemExit: pass\nsearch('x')", "'cat1'"])
 async def test_calls_over_the_budget_and_after_the_end_are_refused(ending: str) -> None:
     search_often = "for n in range(9):\n    try: search('x')\n    except Exception as error: print(error)"
