@@ -7,8 +7,9 @@ from typing import Literal
 
 Language = Literal["python", "bash"]
 
-_TAGS = re.compile(r"<code>\n?(.*?)(?:</code>|\Z)", re.DOTALL)
-_FENCES = re.compile(r"^```(\w*)[^\n]*\n(.*?)(?:^```|\Z)", re.DOTALL | re.MULTILINE)
+_TAGS = r"<code>\n?(?P<tagged>.*?)(?:</code>|\Z)"
+_FENCES = r"```(?P<mark>\w*)[^\n]*\n(?P<fenced>.*?)(?:^```|\Z)"
+_BLOCKS = re.compile(f"^(?:{_TAGS}|{_FENCES})", re.DOTALL | re.MULTILINE)  # a block within another one is its text
 _LANGUAGES: dict[str, Language] = {"python": "python", "py": "python", "bash": "bash", "sh": "bash", "shell": "bash"}
 
 
@@ -18,7 +19,7 @@ def code_of(text: str, language: Language) -> tuple[Language, str] | None:
     The blocks of the first block's language are one program. A model may stop before it closes the last block.
     """
     marked: dict[str, Language] = {**_LANGUAGES, "": language}
-    found: list[tuple[str, str]] = [("", block) for block in _TAGS.findall(text)] or _FENCES.findall(text)
+    found = [(match["mark"] or "", match["fenced"] or match["tagged"] or "") for match in _BLOCKS.finditer(text)]
     blocks: list[tuple[Language, str]] = [(marked[mark], block) for mark, block in found if mark in marked]
     if not blocks:
         return None

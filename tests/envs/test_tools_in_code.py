@@ -239,7 +239,7 @@ async def test_the_model_sees_one_tool_which_lists_the_functions() -> None:
 
 async def test_code_in_the_text_of_an_answer() -> None:
     script = [
-        "I look.\n```python\nfound = search('cat')\n```\nand then\n```py\nfound\n```\n```json\n{}\n```",
+        "I look by `<code>1</code>`.\n```python\nfound, mark = search('cat'), '<code>2</code>'\n```\nand then\n```py\nfound\n```\n```json\n{}\n```",
         "```bash\ntools save --text t\n```",
         "<code>import os; os._exit(3)</code>",
         "<code>\nfinal_answer(search('cat')[0])\n",
