@@ -210,8 +210,8 @@ class Executor(ABC):
             functions: Python source of the functions, for Python 3.8. Each is a signature and a docstring, and marked
                 with `@_tool(name, names)`, where `names` maps its parameters to those of the call.
             answer: It is given a call, at most 1 MiB, and returns the answer, at most 4 MiB. A call is whatever bytes
-                the code has sent. A function sends JSON, `{"name", "arguments"}`, and reads `{"content", "is_json"}`; it
-                raises a `{"error"}` as a `ToolError`, and `"final"` ends the code. If `answer` raises, the code is
+                the code has sent. A function sends JSON, `{"name", "arguments"}`, and reads `{"content", "is_json"}`;
+                it raises an `{"error"}` as a `ToolError`, and `"final"` ends the code. If `answer` raises, the code is
                 interrupted, and the call of `python` or `bash` raises the error.
 
         Raises:

@@ -6,14 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from ...sandbox.base import ExecutionResult
+from ...sandbox.base import ExecutionResult, Status
 from ...sandbox.limits import check_positive
-from ..core import Message, StepResult, ToolCall, ToolSchema, text_of
+from ..core import ConfigurationError, Message, StepResult, ToolCall, ToolSchema, text_of
 from ..episode import ToolCallRecord
 from ..tools.execution import call_within
 from ..tools.runner import CallResult
 from ..tools.tool import Tool
 from .actions import Language, code_of
+from .files import files_of
 from .functions import declaration, source
 from .inside import InsideCalls
 from .leased_box import LeasedBoxEnv
@@ -21,6 +22,9 @@ from .leased_box import LeasedBoxEnv
 ToolsIn = Literal["python", "bash", "calls"]
 
 _CODE = {"python": "code", "bash": "command"}  # the tools that run code, and the name of their argument
+_SHADOWING = {"tools.py", "tools/__init__.py"}  # files of the workspace that Python imports in place of ours
+_IMPORT = 'if not hasattr(__import__("tools"), "_is_bound"): from tools import *; __import__("tools")._is_bound = True'
+_FORGET = '__import__("sys").modules.pop("tools", None)'
 _ENDINGS = ("final_answer",)  # tools of ours that code may call; alone they are no reason to put tools into the code
 _HEADING = {
     "python": "The code can import these functions: `from tools import {name}`.",
@@ -44,7 +48,6 @@ class ToolsInCodeEnv(LeasedBoxEnv):
 
     _calls: InsideCalls
     _offered: str | None = None  # the source of the functions in the box
-    _imported: bool = False  # whether the session has the functions that blocks of code use without an import
 
     def _set_options(self, **given: Any) -> None:
         for name, value in given.items():
@@ -91,7 +94,7 @@ class ToolsInCodeEnv(LeasedBoxEnv):
 
     async def _prepare(self, task: Mapping[str, Any]) -> None:
         await super()._prepare(task)
-        self._calls, self._offered, self._imported = InsideCalls(self._call, self.max_code_calls), None, False
+        self._calls, self._offered = InsideCalls(self._call, self.max_code_calls), None
 
     async def _acquire(self) -> None:
         await super()._acquire()
@@ -101,7 +104,7 @@ class ToolsInCodeEnv(LeasedBoxEnv):
         if self._box is not None:  # None in a replay
             await self._offer(self.tools)
         if self._within:
-            self.metrics["code_calls"] = 0.0
+            self.metrics["code_calls"] = float(self._calls.made)  # of `reset_task`
         if self.code_actions:
             language = self.tools_in
             text = "\n\n".join([_ACTIONS.format(language=language), _FUNCTIONS[language], _declared(self._within)])
@@ -112,12 +115,23 @@ class ToolsInCodeEnv(LeasedBoxEnv):
 
     async def _offer(self, tools: Mapping[str, Tool]) -> None:
         functions = source(self._callable(tools).values())
-        if functions and functions != self._offered:
-            await self.box.offer(functions, self._calls.answer)
-            self._offered = functions
+        if not functions or functions == self._offered:
+            return
+        if shadowing := _SHADOWING & files_of(self.task).keys():
+            raise ConfigurationError(
+                f"the row's file {min(shadowing)!r} hides the module `tools`, by which code calls the tools: give "
+                f"the file another name, or the environment tools_in='calls'"
+            )
+        await self.box.offer(functions, self._answer_call)
+        if self._offered is not None:
+            await self.box.python(_FORGET)
+        self._offered = functions
+
+    async def _answer_call(self, call: bytes) -> bytes:
+        self.metrics["code_calls"] = self._calls.made + 1.0
+        return await self._calls.answer(call)
 
     async def _call(self, call: ToolCall) -> tuple[CallResult, ToolCallRecord]:
-        self.metrics["code_calls"] = float(self._calls.made)
         return await call_within(
             call,
             tools=self._within,
@@ -131,11 +145,11 @@ class ToolsInCodeEnv(LeasedBoxEnv):
         """Run code in the box; blocks of code find the functions without an import."""
         if language == "bash":
             return await self.box.bash(code, timeout=timeout)
-        if self._offered and self.code_actions and not self._imported:
-            await self.box.python("from tools import *", timeout=timeout)
-        result = await self.box.python(code, timeout=timeout)
-        self._imported = not result.state_lost
-        return result
+        imported = ExecutionResult(status=Status.OK)
+        if self._offered and self.code_actions:  # each time, since only the session knows whether it is a new one
+            imported = await self.box.python(_IMPORT, timeout=timeout)
+        result = await self.box.python(code, timeout=timeout) if imported.ok else imported
+        return dataclasses.replace(result, state_lost=result.state_lost or imported.state_lost)
 
     async def _answer(self, action: Message) -> StepResult:
         language: Language = "bash" if self.tools_in == "bash" else "python"

@@ -201,9 +201,10 @@ async def test_calls_over_the_budget_and_after_the_end_are_refused(ending: str) 
     episode = await play(shelf(max_code_calls=3), python(code), "bye")
     if "final_answer" in ending:
         assert "not run, the episode is over" in said(episode)[0]
-        assert (episode.reward, len(episode.tool_calls)) == (1.0, 2)
+        assert (episode.reward, len(episode.tool_calls), episode.metrics["code_calls"]) == (1.0, 2, 2.0)
     else:
         assert "the code was stopped: it made 7 calls of tools, 3 are allowed" in said(episode)[0]
+        assert episode.metrics["code_calls"] == 7.0
         assert [record.name for record in episode.tool_calls] == ["python", "search", "search", "search"]
 
 
@@ -239,7 +240,7 @@ async def test_the_model_sees_one_tool_which_lists_the_functions() -> None:
 
 async def test_code_in_the_text_of_an_answer() -> None:
     script = [
-        "I look by `<code>1</code>`.\n```python\nfound, mark = search('cat'), '<code>2</code>'\n```\nand then\n```py\nfound\n```\n```json\n{}\n```",
+        "A `<code>`.\n```python\nfound = search('cat')  # </code>\n```\nthen\n```py\nfound\n```\n```json\n{}\n```",
         "```bash\ntools save --text t\n```",
         "<code>import os; os._exit(3)</code>",
         "<code>\nfinal_answer(search('cat')[0])\n",
@@ -251,6 +252,26 @@ async def test_code_in_the_text_of_an_answer() -> None:
     assert (episode.reward, episode.stop, episode.given, episode.tools) == (1.25, "final_answer", "cat0", [])
     assert "def search(query: str" in str(episode.first_messages[0])
     assert (await play(shelf(code_actions=True), "No code.")).stop == "model_stopped"
+
+
+async def test_blocks_find_the_functions_whatever_happened_before() -> None:
+    class Late(Shelf):
+        async def reset_task(self, task: Any) -> Any:
+            assert (await self.box.python("import tools\ntools.save")).ok
+            self.tools = {name: found for name, found in self.tools.items() if name != "save"}
+            return super().reset_task(task)
+
+    script = [
+        "```python\nimport os\nopen('pid', 'w').write(str(os.getpid()))\nsearch('a')[0], 'save' in globals()\n```",
+        "```bash\nkill -9 $(cat pid)\n```",
+        "```python\nsearch('b')[0]\n```",
+    ]
+    episode = await play(Late(LocalExecutor(), [search], code_actions=True), *script, "bye")
+    assert "('a0', False)" in said(episode)[0]
+    assert "'b0'" in said(episode)[2]
+    hidden = {**ROW, "files": {"./tools.py": "x"}}
+    with pytest.raises(ConfigurationError, match=r"'tools.py' hides the module"):
+        shelf().reset(options={"task": hidden})
 
 
 def test_options_that_cannot_be_are_refused() -> None:
