@@ -11,11 +11,11 @@ from ..terminal.exits import CommandError
 from ..terminal.options import AsJSON, Output
 
 if TYPE_CHECKING:
-    from ...envs.episode import Episode
     from ...records.files.run import Run
+    from ..exporting.turns import Played
 
-FORMATS = {"atif": "atif", "inspect": "run.eval"}
-"""The folder or the file in the run's folder that each format gets by default."""
+FORMATS = {"atif": ("atif", "atif-evaluations"), "inspect": ("run.eval", "evaluations.eval")}
+"""The folder or the file in the run's folder that each format gets by default, without and with `--evaluations`."""
 
 
 def export(
@@ -45,7 +45,7 @@ def export(
         raise CommandError(f"--to takes {' or '.join(FORMATS)}, got {to!r}")
     found = read_run(run)
     played = _episodes(found, step or [], evaluations=evaluations)
-    path, model = output or run / FORMATS[to], _model(found)
+    path, model = output or run / FORMATS[to][evaluations], _model(found)
     if to == "atif":
         from ..exporting.atif import write_trajectories
 
@@ -58,7 +58,7 @@ def export(
     print_result(figures, f"{path}: {len(played)} episodes", as_json=as_json)
 
 
-def _episodes(run: Run, steps: list[int], *, evaluations: bool) -> list[tuple[int, Episode]]:
+def _episodes(run: Run, steps: list[int], *, evaluations: bool) -> Played:
     rows = [row for row in run.episodes if row.evaluation is not None] if evaluations else run.played()
     known = sorted({row.step for row in rows})
     if not known:
@@ -66,7 +66,7 @@ def _episodes(run: Run, steps: list[int], *, evaluations: bool) -> list[tuple[in
         raise CommandError(f"{run.folder} has no {kind}; a training writes them with log_episodes_steps=1")
     if missing := sorted(set(steps) - set(known)):
         raise CommandError(f"step {missing[0]} is not recorded; the steps are {', '.join(map(str, known))}")
-    return [(row.step, run.episode(row)) for row in rows if not steps or row.step in steps]
+    return [(row, run.episode(row)) for row in rows if not steps or row.step in steps]
 
 
 def _model(run: Run) -> str:

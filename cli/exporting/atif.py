@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,8 @@ from ...envs.core import Message
 from ...envs.episode import Episode, Turn
 from ...envs.images import Image
 from ...envs.runtime.message_text import named_text
-from .turns import TurnTokens, calls_of, content_of, others_of, results_of, turn_tokens
+from ...records.files.episodes import EpisodeRow
+from .turns import Played, TurnTokens, calls_of, content_of, origin_of, others_of, results_of, turn_tokens
 
 SCHEMA = "ATIF-v1.8"
 IMAGES = "images"  # the folder of the pictures, beside the trajectories
@@ -24,13 +25,14 @@ IMAGES = "images"  # the folder of the pictures, beside the trajectories
 SOURCES = {"system": "system", "developer": "system", "assistant": "agent"}  # any other role: user
 
 
-def write_trajectories(folder: Path, played: Sequence[tuple[int, Episode]], *, model: str) -> None:
-    """Write a file for each of these steps and episodes, and each of their pictures once."""
+def write_trajectories(folder: Path, played: Played, *, model: str) -> None:
+    """Write a file for each of these episodes, and each of their pictures once."""
     folder.mkdir(parents=True, exist_ok=True)
-    for step, episode in played:
-        group = re.sub(r"[^\w@.-]", "_", episode.spec.group)
-        text = json.dumps(_trajectory(episode, step, model), default=str)
-        (folder / f"{step:05d}-{group}-{episode.spec.member}.json").write_text(text + "\n")
+    for row, episode in played:
+        parts = [f"{row.step:05d}", row.evaluation, episode.spec.group, str(episode.spec.member)]
+        name = re.sub(r"[^\w@.-]", "_", "-".join(filter(None, parts)))
+        text = json.dumps(_trajectory(episode, row, model), default=str)
+        (folder / f"{name}.json").write_text(text + "\n")
         for message in episode.messages:
             content_of(message, partial(_keep, folder / IMAGES))
 
@@ -45,12 +47,12 @@ def _shown(image: Image) -> dict[str, Any]:
     return {"type": "image", "source": {"media_type": image.media_type, "path": f"{IMAGES}/{image.file_name}"}}
 
 
-def _trajectory(episode: Episode, step: int, model: str) -> dict[str, Any]:
+def _trajectory(episode: Episode, row: EpisodeRow, model: str) -> dict[str, Any]:
     steps = [{"step_id": number, **fields} for number, fields in enumerate(_steps(episode), 1)]
     turns = episode.turns
     return {
         "schema_version": SCHEMA,
-        "session_id": f"{step}:{episode.spec.group}:{episode.spec.member}",
+        "session_id": f"{origin_of(row)}:{episode.spec.group}:{episode.spec.member}",
         "agent": {
             "name": "gymnast",
             "version": __version__,
@@ -64,14 +66,15 @@ def _trajectory(episode: Episode, step: int, model: str) -> dict[str, Any]:
             "total_cached_tokens": sum(turn.num_cached_tokens for turn in turns),
             "total_steps": len(steps),
         },
-        "extra": _facts(episode, step),
+        "extra": _facts(episode, row),
     }
 
 
-def _facts(episode: Episode, step: int) -> dict[str, Any]:
+def _facts(episode: Episode, row: EpisodeRow) -> dict[str, Any]:
     """Return the facts that ATIF has no field for."""
     return {
-        "training_step": step,
+        "training_step": row.step,
+        "evaluation": row.evaluation,
         "task": episode.spec.task.id,
         "group": episode.spec.group,
         "member": episode.spec.member,

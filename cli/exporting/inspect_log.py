@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,9 @@ from ...envs.episode import Episode, ToolCallRecord
 from ...envs.extras import needs_extra
 from ...envs.images import Image
 from ...envs.runtime.message_text import named_text, written_arguments
+from ...records.files.episodes import EpisodeRow
 from ..terminal.exits import CommandError
-from .turns import calls_of, content_of, others_of, results_of, turn_tokens
-
-Played = Sequence[tuple[int, Episode]]
-"""Steps and their episodes, at least one."""
+from .turns import Played, calls_of, content_of, origin_of, others_of, results_of, turn_tokens
 
 ROLES = {"developer": "system"}  # of a message; Inspect has no such role
 ERRORS = {"timeout": "timeout", "bad_arguments": "parsing", "not_run": "limit"}  # of a tool; others are "unknown"
@@ -55,18 +53,18 @@ def _log(played: Played, name: str, model: str) -> dict[str, Any]:
             "scores": [{"name": "reward", "scorer": "reward", "metrics": mean}],
         },
         "stats": {"started_at": began, "completed_at": ended},
-        "samples": [_sample(step, episode, model) for step, episode in played],
+        "samples": [_sample(row, episode, model) for row, episode in played],
     }
 
 
-def _sample(step: int, episode: Episode, model: str) -> dict[str, Any]:
+def _sample(row: EpisodeRow, episode: Episode, model: str) -> dict[str, Any]:
     failure = episode.failure
     error = failure and {"message": str(failure), "traceback": failure.traceback, "traceback_ansi": failure.traceback}
     values = {"reward": episode.reward, **{f"reward/{name}": part for name, part in episode.reward_parts.items()}}
     prompt = [_message(message) for message in episode.prompt]
     last = named_text(episode.turns[-1].message) if episode.turns else ""
     return {
-        "id": f"{step}: {episode.spec.group}",
+        "id": f"{origin_of(row)}: {episode.spec.group}",
         "epoch": episode.spec.member + 1,
         "input": prompt,
         "target": written_arguments(episode.untold) if episode.expected is None else episode.expected,
@@ -76,7 +74,8 @@ def _sample(step: int, episode: Episode, model: str) -> dict[str, Any]:
             name: {"value": value, "answer": episode.given} for name, value in values.items() if value is not None
         },
         "metadata": {
-            "training_step": step,
+            "training_step": row.step,
+            "evaluation": row.evaluation,
             "task": episode.spec.task.id,
             "stop": episode.stop.value,
             "metrics": episode.metrics,

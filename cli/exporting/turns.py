@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -11,6 +11,15 @@ from ...envs.core import Message
 from ...envs.episode import Episode, ToolCallRecord, Turn
 from ...envs.images import Image
 from ...envs.runtime.message_text import named_text
+from ...records.files.episodes import EpisodeRow
+
+Played = Sequence[tuple[EpisodeRow, Episode]]
+"""Episodes with their rows, at least one."""
+
+
+def origin_of(row: EpisodeRow) -> str:
+    """Return what names the round of an episode, its step, or its evaluation, the step and the title."""
+    return f"{row.step}" if row.evaluation is None else f"{row.step}:{row.evaluation}"
 
 
 def content_of(message: Message, shown: Callable[[Image], dict[str, Any]]) -> str | list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gymnast.envs import Episode, EpisodeSpec, Failure, StopReason, Task, TokenTrace, ToolCallRecord, Turn, tool_call
 from gymnast.records.files.episode_log import append_episodes
-from gymnast.records.files.evaluated_episodes import evaluated_head
+from gymnast.records.files.evaluated_episodes import TITLE, evaluated_head
 
 
 def episode(
@@ -58,12 +58,13 @@ def write_run(
     metrics: Iterable[Mapping[str, Any]] = (),
     learning: Iterable[Mapping[str, Any]] = (),
     evaluations: Iterable[tuple[int, Episode]] = (),
+    title: str = TITLE,
 ) -> Path:
     """Append these to the files of a run folder; steps of episodes count from 0, as a training writes them."""
     folder.mkdir(exist_ok=True, parents=True)
     for name, pairs in (("episodes", episodes), ("evaluations", evaluations)):
         for step, pair in pairs:
-            head = {"step": step} if name == "episodes" else evaluated_head(step=step)
+            head = {"step": step} if name == "episodes" else evaluated_head(step=step, title=title)
             append_episodes(folder / f"{name}.jsonl", [head], [pair])
     lines = {
         "metrics.jsonl": [json.dumps(line) for line in metrics],

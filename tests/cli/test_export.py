@@ -122,10 +122,14 @@ def test_unusual_messages_are_exported(run: Run, tmp_path: Path) -> None:
 
 
 def test_evaluations_of_a_training_are_exported(run: Run, tmp_path: Path) -> None:
-    write_run(tmp_path / "made", [(0, episode())], evaluations=[(0, episode(group="held@0")), (2, episode())])
-    [found] = exported(run, tmp_path / "made", "--evaluations", "--step", "0")
-    both = exported(run, tmp_path / "made", "--evaluations")
-    assert [trajectory["session_id"] for trajectory in both] == [found["session_id"], "2:a@0:0"]
+    made = write_run(tmp_path / "made", [(0, episode())], evaluations=[(0, episode(group="held@0")), (2, episode())])
+    write_run(made, evaluations=[(2, episode())], title="eval_hard")
+    [found] = exported(run, made, "--evaluations", "--step", "0")
+    every = exported(run, made, "--evaluations")
+    names = [found["session_id"], "2:eval_hard:a@0:0", "2:evaluation:a@0:0"]
+    assert [trajectory["session_id"] for trajectory in every] == names
+    assert run("export", made, "--to", "atif", "--evaluations").code == 0
+    assert (len([*made.glob("atif-evaluations/*.json")]), (made / "atif").exists()) == (3, False)
 
 
 @pytest.mark.parametrize(
