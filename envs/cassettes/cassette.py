@@ -151,14 +151,18 @@ class Cassette:
         found = self._found.get(call.key)
         if found is None:
             raise UnrecordedCallError(f"{call} is not in {self.path}{self._nearest(call)}. {ADVICE}")
-        if None not in (found.code, call.code) and found.code != call.code and call.name not in self._changed:
-            self._changed.add(call.name)
+        self.warn_of_change(call.name, found.code, call.code)
+        return found
+
+    def warn_of_change(self, name: str, recorded: str | None, code: str | None) -> None:
+        """Warn once of a tool whose code is another than the recorded one, if both are known."""
+        if None not in (recorded, code) and recorded != code and name not in self._changed:
+            self._changed.add(name)
             logger.warning(
                 "%s has results of %s from before its description, signature or source changed; a replay gives these "
                 "old results. This is logged once for each tool.",
-                *(self.path, call.name),
+                *(self.path, name),
             )
-        return found
 
     def _nearest(self, wanted: RecordedCall) -> str:
         def differences(call: RecordedCall) -> dict[str, bool]:  # the most telling first

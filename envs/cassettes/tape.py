@@ -12,7 +12,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
-from ..core import ConfigurationError, StopReason
+from ..core import ConfigurationError, StopReason, ToolSchema
 from ..episode import ToolCallRecord
 from ..images import Image
 from ..json_values import plain
@@ -93,6 +93,9 @@ class Tape:
         if self._cassette is not None and not call.runs_in_replay:
             found = self._cassette.find(described)
             _apply(found.effects, self._environment)
+            for entry in found.inside:
+                name = entry["record"]["name"]
+                self._cassette.warn_of_change(name, entry.get("code"), _code_inside(call, name))
             inside = [InsideCall(ToolCallRecord(**entry["record"]), entry["again"]) for entry in found.inside]
             content = with_pictures(found.content, image_folder(self._cassette.path))
             result = CallResult(found.outcome, content, found.traceback, inside=inside)
@@ -103,7 +106,10 @@ class Tape:
         if self._path is not None and not call.runs_in_replay:
             _check_recordable(described, result.content)
             effects = _effects(before, _state_of(self._environment))
-            inside = [{"record": asdict(entry.record), "again": entry.again} for entry in result.inside]
+            inside = [
+                {"record": asdict(made), "again": again, "code": _code_inside(call, made.name)}
+                for made, again in result.inside
+            ]
             done = {"outcome": result.outcome, "content": content, "traceback": result.traceback, "effects": effects}
             append_calls(self._path, replace(described, inside=inside, **done), images=images)
         self._after = digest(described.after, call.kind, call.name, described.arguments, result.outcome, content)
@@ -112,7 +118,6 @@ class Tape:
     def _described(self, call: Call) -> RecordedCall:
         step = self._environment.current_step
         is_new_turn, self._step = step is not self._step, step  # the reward of a step is that of its own calls
-        source = source_of(call.function)
         return RecordedCall(
             environment=type(self._environment).__name__,
             task=self._task,
@@ -121,8 +126,19 @@ class Tape:
             kind=call.kind,
             name=call.name,
             arguments=jsonable(call.arguments),
-            code=None if source is None else digest(call.schema, source),
+            code=_code(call.function, call.schema),
         )
+
+
+def _code(function: Callable[..., Any], schema: ToolSchema | None) -> str | None:
+    """Return the digest of all that gives a result; None if the source is not known."""
+    source = source_of(function)
+    return None if source is None else digest(schema, source)
+
+
+def _code_inside(call: Call, name: str) -> str | None:
+    tool = call.within.get(name)
+    return None if tool is None else _code(tool.code, tool.schema)
 
 
 def tape_grade(cls: Any) -> None:

@@ -205,7 +205,7 @@ async def _made(
             return found._replace(inside=inside)
 
         runs = tool.replay == "run"
-        made = Call("tool", name, arguments, tool.code, schema=tool.schema, runs_in_replay=runs)
+        made = Call("tool", name, arguments, tool.code, schema=tool.schema, runs_in_replay=runs, within=within)
         result = await (run() if runner is None else runner(made, run))
         if not was_run:  # a replay
             for inside in filter(None, (inside.again for inside in result.inside)):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from ..core import ToolCall, ToolSchema
 from ..episode import Outcome, ToolCallRecord
+from .tool import Tool
 
 Kind = Literal["tool", "reply", "grade"]
 
@@ -22,6 +23,7 @@ class Call:
     function: Callable[..., Any]  # without the environment that it is bound to
     schema: ToolSchema | None = None
     runs_in_replay: bool = False
+    within: Mapping[str, Tool] = field(default_factory=dict)  # the tools that the call's code may call
 
 
 class InsideCall(NamedTuple):

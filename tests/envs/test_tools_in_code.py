@@ -220,6 +220,29 @@ async def test_a_replay_needs_neither_box_nor_tools(tmp_path: Path) -> None:
     assert [record.name for record in again.tool_calls] == [record.name for record in recorded.tool_calls]
 
 
+async def test_a_replay_names_a_tool_that_changed_since_code_called_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Changed(Shelf):
+        @tool
+        def save(self, text: str) -> dict[str, Any]:
+            """Save a text.
+
+            Args:
+                text: The text.
+            """
+            return {"saved": text.upper()}
+
+    Changed.__name__ = "Shelf"  # the class is a part of a call's key
+    path, save = tmp_path / "calls.jsonl", python("import tools\ntools.save('a')")
+    await play(shelf(record=path), save, save, "bye")
+    assert (await play(Shelf(ScriptedExecutor([]), [search], replay=path), save, save, "bye")).failure is None
+    assert caplog.messages == []
+    assert (await play(Changed(ScriptedExecutor([]), [search], replay=path), save, save, "bye")).reward == 0.5
+    [message] = caplog.messages
+    assert message.startswith(f"{path} has results of save from before its description, signature or source changed")
+
+
 async def test_the_model_sees_one_tool_which_lists_the_functions() -> None:
     [schema] = shelf().tool_schemas()
     assert schema["function"]["name"] == "python"
