@@ -35,8 +35,15 @@ class Calls:
     def open(self, module: bytes) -> bool:
         """Write the module `tools` and the command `tools`, and return whether the socket is new.
 
-        OSError if the box is full, or the code has put something in the way.
+        OSError if the box is full, or the code has put something in the way. Then nothing is left of it.
         """
+        try:
+            return self._open(module)
+        except OSError:
+            self.close()
+            raise
+
+    def _open(self, module: bytes) -> bool:
         is_new = self._listener is None
         if is_new:
             os.mkdir(self.folder)

@@ -11,6 +11,7 @@ Requests and answers are frames (`protocol.py`). The host sends one request at a
 from __future__ import annotations
 
 import collections
+import errno
 import gc
 import importlib
 import os
@@ -119,7 +120,8 @@ class Supervisor:
         try:
             is_new = self.calls.open(module)
         except OSError as error:
-            return {"errno": error.errno, "detail": error.strerror or str(error)}
+            # A path that is too long for a socket raises an OSError without a number.
+            return {"errno": error.errno or errno.ENAMETOOLONG, "detail": error.strerror or str(error)}
         if is_new:
             own, folder = self._own_environment, self.calls.folder
             paths = {"PATH": os.get_exec_path(own), "PYTHONPATH": own.get("PYTHONPATH", "").split(":")}

@@ -28,6 +28,7 @@ from gymnast.sandbox import DockerExecutor, Executor, LocalExecutor, ScriptedExe
 
 from ..sandbox.boxes import LIMITS
 
+HELP = "import subprocess\nprint(subprocess.getoutput('tools --help'))"
 ROW = {"prompt": "go", "answer": "cat0"}
 
 
@@ -137,7 +138,9 @@ async def test_tools_with_unusual_names_defaults_and_texts_are_functions() -> No
         return []
 
     code = "import tools\nprint(tools.json_(), tools.json_(2, None), tools.list_())\nprint(tools.json_.__doc__)"
-    episode = await play(CodeEnv(LocalExecutor(), [show, listed]), python(code), "bye")
+    bare = dataclasses.replace(Tool.of(listed), description="")
+    episode = await play(CodeEnv(LocalExecutor(), [show, bare]), python(code), python(HELP), "bye")
+    assert "\nlist_() -> list[int]: \n" in said(episode)[1]
     assert said(episode)[0].startswith('inf 5 2.0 None []\nQuote with """", and even \\""".')
 
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gymnast.sandbox import DockerExecutor, Executor, ExecutorPool, LocalExecutor, SandboxLostError, Status
+from gymnast.sandbox import (
+    DockerExecutor,
+    Executor,
+    ExecutorPool,
+    LocalExecutor,
+    SandboxFileError,
+    SandboxLostError,
+    Status,
+)
 
 from .boxes import LIMITS, eventually, usable
 from .test_hostile_supervisor import CounterfeitBox, encode
@@ -155,6 +165,16 @@ async def test_an_error_of_the_answering_side_stops_the_code(outside: Outside) -
     with pytest.raises(LookupError, match="the tools are gone"):
         await outside.box.python("import time, tools\ntry: tools.echo()\nfinally: time.sleep(60)", timeout=30)
     assert await usable(outside.box)
+
+
+async def test_a_path_that_is_too_long_for_a_socket_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ("x" * 100)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
+    async with LocalExecutor() as box:
+        for _ in range(2):
+            with pytest.raises(SandboxFileError, match="path too long"):
+                await box.offer(FUNCTIONS, Outside(box).answer)
+        assert (await box.python("1")).ok
 
 
 async def test_code_cannot_change_the_functions_of_a_later_episode(image: str) -> None:
