@@ -157,6 +157,10 @@ async def test_arguments_that_are_not_json_are_the_models_mistake(server: Server
     [episode] = await play(said("", ("add", '{"a": 3')), ANSWER)
     assert episode.tool_calls[0].outcome == "bad_arguments"
     assert "must be a JSON object" in server.requests[1]["messages"][2]["content"]
+    for levels in (300, 100_000):  # deeper than a log holds, and than JSON is read
+        [episode] = await play(said("", ("add", f'{{"a": {"[" * levels}{"]" * levels}}}')), ANSWER)
+        assert episode.tool_calls[0].outcome == "bad_arguments"
+        assert Episode.from_json(episode.to_json()).reward == 1.0
 
 
 async def test_parameters_reach_the_server(server: Server, play: Callable[..., Any]) -> None:

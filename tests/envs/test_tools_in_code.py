@@ -191,7 +191,7 @@ async def test_a_call_that_the_end_of_its_code_cuts_off_is_recorded() -> None:
             await asyncio.Event().wait()
 
     episode = await play(Slow(LocalExecutor(), code_timeout=1.0), python("import tools\ntools.hang()"), "bye")
-    assert "stopped after 1 s" in said(episode)[0]
+    assert "[stopped after 1" in said(episode)[0]
     [record] = episode.turns[0].tool_calls[0].inside
     assert (record.name, record.outcome, record.arguments) == ("hang", "timeout", {})
     assert record.error == "the code that made this call ended before it did"
