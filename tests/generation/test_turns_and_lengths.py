@@ -126,6 +126,7 @@ async def test_out_of_memory_halves_the_rows_and_no_answer_changes(what: str, ca
             raise torch.OutOfMemoryError("no more")
 
     generator = TransformersGenerator(small)
+    generator.load_weights(small, 0)
     whole = await answers(generator, requests)
     handle = small.register_forward_pre_hook(fail, with_kwargs=True)
     with Steps(small) as steps, caplog.at_level(logging.WARNING):
@@ -133,15 +134,72 @@ async def test_out_of_memory_halves_the_rows_and_no_answer_changes(what: str, ca
         assert len(steps.rows) > 12
         assert [answer.token_ids for answer in found] == [answer.token_ids for answer in whole]
         assert "out of memory" in caplog.text
-        count = len(caplog.records)
-        await answers(generator, requests)
-        assert len(caplog.records) == count  # it is remembered ...
-        generator.wake()
-        await answers(generator, requests)
-        assert len(caplog.records) > count  # ... until the next round
+        for until in (generator.wake, lambda: generator.load_weights(small, 1)):
+            count = len(caplog.records)
+            await answers(generator, requests)
+            assert len(caplog.records) == count  # it is remembered ...
+            until()
+            await answers(generator, requests)
+            assert len(caplog.records) > count  # ... until the next round
     most = 20
     with pytest.raises(GenerationError, match="OutOfMemoryError: no more"):
         await generator.generate(requests[0])
     handle.remove()
     generator.close()
     check(small, found)
+
+
+@pytest.mark.parametrize("name", ["searchsorted", "index_select"])
+async def test_memory_that_runs_out_behind_a_forward_pass_changes_no_answer(name: str, monkeypatch: Any) -> None:
+    """It runs out once, at each place where a token is sampled, a cache is kept, or rows are dropped or repeated."""
+    owner: Any = torch if name == "searchsorted" else torch.Tensor
+    plain, calls, fails_at = getattr(owner, name), 0, 0
+
+    def once(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == fails_at:
+            raise torch.OutOfMemoryError("no more")
+        return plain(*args, **options)
+
+    monkeypatch.setattr(owner, name, once)
+    options: dict[str, Any] = {"stop_ids": frozenset(range(0, 280, 5)), "max_tokens": 6}
+
+    async def play() -> list[Generation]:
+        nonlocal calls
+        calls, sessions = 0, [Session() for _ in range(6)]
+        generator = TransformersGenerator(model())
+        prompts = [[20 + seed // 2] * 9 for seed in range(6)]
+        requests = [ask(prompts[seed], seed, session=sessions[seed], **options) for seed in range(6)]
+        try:
+            return await answers(generator, requests)
+        finally:
+            generator.close()
+
+    whole = await play()
+    assert {answer.finish for answer in whole} == {"stop", "length"}
+    for fails_at in range(1, calls + 1):  # noqa: B007
+        found = await play()
+        assert [answer.token_ids for answer in found] == [answer.token_ids for answer in whole]
+        check(model(), found)
+
+
+@pytest.mark.parametrize("fails_at", [1, 3])
+async def test_a_single_row_goes_on_once_the_kept_caches_are_dropped(fails_at: int) -> None:
+    small, session, steps = make_tiny_model(tokenizer(), hidden_size=32, num_layers=1), Session(), 0
+    generator = TransformersGenerator(small)
+    whole = await generator.generate(ask())
+    await generator.generate(ask([7] * 20, session=session))
+
+    def fail(*_: Any) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == fails_at:
+            raise torch.OutOfMemoryError("no more")
+
+    handle = small.register_forward_pre_hook(fail)
+    found = await generator.generate(ask())
+    handle.remove()
+    generator.close()
+    assert found.token_ids == whole.token_ids
+    assert steps > fails_at

@@ -46,6 +46,10 @@ class Row:
     submitted: float = field(default_factory=time.perf_counter)
     waiting_seconds: float = 0.0  # until its prefill
     num_cached: int = 0  # prompt tokens that were not computed
+    uniform: float = field(init=False)  # of the next token; it stays if memory runs out before there is one
+
+    def __post_init__(self) -> None:
+        self.uniform = self.random.random()
 
 
 class Decoding:
@@ -98,8 +102,7 @@ class Decoding:
         return self.model(**self.inputs, past_key_values=self.cache, **self._options).logits[:, -1].float()
 
     def _sample(self, logits_BV: Tensor) -> None:
-        uniforms_B = [row.random.random() for row in self.rows]
-        tokens_B, logprobs_B = sample(logits_BV, uniforms_B, self.rows[0].request.sampling)
+        tokens_B, logprobs_B = sample(logits_BV, [row.uniform for row in self.rows], self.rows[0].request.sampling)
         tokens = zip(tokens_B.tolist(), logprobs_B.tolist(), strict=True)
         for index, (row, (token, logprob)) in enumerate(zip(self.rows, tokens, strict=True)):
             if not row.answer.done():
@@ -149,6 +152,7 @@ class Decoding:
             raise FloatingPointError(f"the model's logits are not finite: log-probability {logprob} of token {token}")
         row.token_ids.append(token)
         row.logprobs.append(logprob)
+        row.uniform = row.random.random()
         texts = row.request.stop_texts
         stopped = token in row.request.stop_ids or (texts is not None and texts.end_with(row.token_ids))
         if not stopped and len(row.token_ids) < row.request.max_tokens:
@@ -162,12 +166,21 @@ class Decoding:
             num_cached=row.num_cached,
             waiting_seconds=row.waiting_seconds,
         )
-        if self._kept is not None and row.request.session is not None and self.can_join:
-            columns = self.inputs["attention_mask"][index].nonzero()[:, 0]
-            ids = row.seen_ids + row.token_ids[:-1]  # the last token's keys are computed by the next turn
-            cache = KeptCache(ids, row_of(self.cache, index, columns), self.weight_version)
-            self._kept.put(row.request.session, cache)  # before the answer, after which the next turn may come
+        self._keep_cache(index, row)  # before the answer, after which the next turn may come
         settle(row.answer, generation)
+
+    def _keep_cache(self, index: int, row: Row) -> None:
+        """Keep the keys and values of a complete row for the next turn of its session, if there is memory for them."""
+        if self._kept is None or row.request.session is None or not self.can_join:
+            return
+        try:
+            columns = self.inputs["attention_mask"][index].nonzero()[:, 0]
+            layers = row_of(self.cache, index, columns)
+        except torch.OutOfMemoryError:
+            self._kept.clear()
+            return
+        ids = row.seen_ids + row.token_ids[:-1]  # the last token's keys are computed by the next turn
+        self._kept.put(row.request.session, KeptCache(ids, layers, self.weight_version))
 
     def _alive(self) -> list[int]:
         return [index for index, row in enumerate(self.rows) if not row.answer.done()]

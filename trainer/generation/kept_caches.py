@@ -65,10 +65,12 @@ class KeptCaches:
             return None
         return cache if ids[: len(cache.ids)] == cache.ids else None
 
-    def clear(self) -> None:
-        """Drop all."""
+    def clear(self) -> bool:
+        """Drop all; return whether there was any."""
         with self._lock:
+            had_any = bool(self._caches)
             self._caches.clear()
+        return had_any
 
 
 def _budget(device: torch.device) -> int:

@@ -78,13 +78,16 @@ class Prefill:
             try:
                 made.append(self._decoding(part, weight_version))
             except torch.OutOfMemoryError:
-                if len(part) == 1:
+                freed = self.kept.clear() or any(prompt.past is not None for prompt in waiting)
+                if len(part) > 1:
+                    self._max_tokens = len(part) * part[-1].new // 2
+                    logger.warning("out of memory: prompts are prefilled %d tokens at a time now", self._max_tokens)
+                elif not freed:
                     raise
-                self.kept.clear()
-                self._max_tokens = len(part) * part[-1].new // 2
-                logger.warning("out of memory: prompts are prefilled %d tokens at a time now", self._max_tokens)
-                continue
-            waiting = waiting[len(part) :]
+                left = [row for prompt in waiting for row in prompt.rows if not row.answer.done()]
+                waiting = self._prompts(left, weight_version)  # again, as some rows may have their first token
+            else:
+                waiting = waiting[len(part) :]
         return made
 
     def _prompts(self, rows: Sequence[Row], weight_version: int) -> list[Prompt]:

@@ -46,7 +46,8 @@ class TransformersGenerator(Generator):
     that takes images, or whose cache does not allow joining, computes each turn from its first token.
 
     Short rows are not padded to long ones where that costs more than another forward pass. Where memory does not
-    suffice, half as many tokens are prefilled or rows are sampled at once, until `wake`; no answer is lost.
+    suffice, half as many tokens are prefilled or rows are sampled at once, until `wake` or new weights; no answer is
+    lost.
 
     The continuous batching of transformers has neither a seed for each request nor a cache over the turns.
 
@@ -117,6 +118,7 @@ class TransformersGenerator(Generator):
                 check_cache(self.model)
             self._checked = True
         self._kept.clear()
+        self.wake()  # with `max_staleness` this is the only call between two rounds
         self.weight_version = version
 
     def wake(self) -> None:
@@ -227,14 +229,18 @@ class TransformersGenerator(Generator):
         return True
 
     def _halve(self, rows: Sequence[Row], error: torch.OutOfMemoryError) -> None:
-        """Sample half as many rows at once from now on. These rows go on from the tokens that they have."""
-        self._kept.clear()
+        """Sample half as many rows at once from now on. These rows go on from the tokens that they have.
+
+        A single row goes on if there were kept caches to drop, and fails otherwise.
+        """
+        freed = self._kept.clear()
         rows = [row for row in rows if not row.answer.done()]
-        if len(rows) < 2:
+        if len(rows) > 1:
+            self._most_rows = len(rows) // 2
+            logger.warning("out of memory with %d rows: %d are sampled at once now", len(rows), self._most_rows)
+        elif not freed:
             _fail(rows, error)
             return
-        self._most_rows = len(rows) // 2
-        logger.warning("out of memory with %d rows: %d are sampled at once now", len(rows), self._most_rows)
         with self._changed:
             self._waiting = [*rows, *self._waiting]
 
