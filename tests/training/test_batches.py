@@ -122,6 +122,16 @@ def test_micro_batches_have_a_limit_of_rows() -> None:
     assert micro_batches(samples, max_tokens=None) == [samples]
 
 
+def test_micro_batches_hold_their_tokens_with_the_picture_behind_a_row() -> None:
+    shown = Tokens([7] * 40, (ImageSpan(0, 40, picture()),))
+    samples = of_lengths(4, 5, 6, 7, 51, 60)
+    samples[1].images = [ImageSpan(0, 1, picture(1))]
+    batch = Batch.of([samples], SETTINGS.changed(beta=0.1, max_tokens_per_batch=130), pad_id=PAD, picture=shown)
+    assert all("pictures" in item for item in batch.micro_batches)
+    sizes = sorted(item["inputs"]["input_ids"].numel() for item in batch.micro_batches)
+    assert sizes == [4 * 7, 51 + 40, 60 + 40]
+
+
 def test_samples_without_a_gradient_are_counted_and_not_computed() -> None:
     samples, tiny = of_lengths(4, 6, 8), Tokens([7, 7], (ImageSpan(0, 2, picture()),))
     samples[0].images = [ImageSpan(0, 1, picture(1))]

@@ -11,18 +11,23 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from gymnast.envs.core import StopReason
 from gymnast.envs.episode import EpisodeSpec
 from gymnast.envs.tokens import ImageSpan
+from gymnast.trainer.learning.advantages import this_process_only
 from gymnast.trainer.learning.groups import form_groups
 from gymnast.trainer.learning.samples import EpisodeSamples, MicroBatch, Sample
+from gymnast.trainer.learning.scoring import Scorer
 from gymnast.trainer.loop.steps import Round
 from gymnast.trainer.rollout.schedule import Schedule
 
 from ..envs.pictures import picture
 from ..learning.rows import SETTINGS
 from .made_episodes import PAD, episode, failed, specs
+
+SCORER = Scorer(model=nn.Identity(), settings=SETTINGS, reference=None, gather=this_process_only, pad_id=PAD)
 
 # Groups.
 
@@ -177,9 +182,9 @@ def episode_of(spec: EpisodeSpec) -> EpisodeSamples:
 
 def test_a_round_is_saved_and_cut_into_batches(tmp_path: Path) -> None:
     episodes = [episode_of(spec) for spec in schedule().specs(0)]
-    made = Round(7, episodes, parts=3, settings=SETTINGS, pad_id=PAD)
+    made = Round(7, episodes, parts=3, scorer=SCORER)
     made.save(tmp_path / "round.pt")
-    again = Round(*Round.read(tmp_path / "round.pt"), parts=3, settings=SETTINGS, pad_id=PAD)
+    again = Round(*Round.read(tmp_path / "round.pt"), parts=3, scorer=SCORER)
     assert again.index == 7
     for one, other in zip(micro_batches_of(made), micro_batches_of(again), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
@@ -192,7 +197,7 @@ def test_the_images_of_a_saved_round_are_images_again(tmp_path: Path) -> None:
     sample = Sample(
         prompt_ids=[1, 2], completion_ids=[3], mask=[1], sampling_logprobs=[-1.0], images=[ImageSpan(0, 2, image)]
     )
-    Round(7, [[sample]], parts=1, settings=SETTINGS, pad_id=PAD).save(tmp_path / "round.pt")
+    Round(7, [[sample]], parts=1, scorer=SCORER).save(tmp_path / "round.pt")
     _, [[again]] = Round.read(tmp_path / "round.pt")
     assert again == sample
     assert again.images[0].image.data == image.data
@@ -209,7 +214,7 @@ def test_a_round_keeps_little_more_than_the_bytes_of_its_pictures() -> None:
             spans = [ImageSpan(20 * index, 12, image) for index, image in enumerate(images)]
             options: dict[str, Any] = {"mask": [1], "sampling_logprobs": [-1.0], "advantages": torch.ones(1)}
             episodes.append([Sample(prompt_ids=[1] * 200, completion_ids=[2], images=spans, **options)])
-        made = Round(0, episodes, parts=2, settings=SETTINGS, pad_id=PAD)
+        made = Round(0, episodes, parts=2, scorer=SCORER)
         assert all(batch["inputs"].keys() == {"input_ids", "attention_mask"} for batch in micro_batches_of(made))
         used = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
@@ -222,7 +227,7 @@ def test_a_round_keeps_little_more_than_the_bytes_of_its_pictures() -> None:
 
 
 def test_a_round_without_samples_has_batches_that_teach_nothing() -> None:
-    batches = Round(0, [], parts=2, settings=SETTINGS, pad_id=PAD).batches
+    batches = Round(0, [], parts=2, scorer=SCORER).batches
     assert [(batch.loss_tokens, batch.sequences) for batch in batches] == [(0, 0), (0, 0)]
     assert [[item["mask"].sum() for item in batch.micro_batches] for batch in batches] == [[0], [0]]
 

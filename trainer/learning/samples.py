@@ -110,7 +110,8 @@ class Batch:
         samples = [sample for samples in episodes for sample in samples]
         loss_tokens = sum(sum(sample.mask) for sample in samples)
         with_gradient = [sample for sample in samples if sample.has_gradient(settings)]
-        parts = micro_batches(with_gradient or [filler(pad_id)], max_tokens=settings.max_tokens_per_batch)
+        rows = with_gradient or [filler(pad_id)]
+        parts = micro_batches(rows, max_tokens=settings.max_tokens_per_batch, picture=picture)
         return cls(
             micro_batches=[
                 make_micro_batch(part, pad_id=pad_id, batch_loss_tokens=loss_tokens, picture=picture) for part in parts
@@ -133,12 +134,17 @@ def filler(pad_id: int) -> Sample:
 
 
 def micro_batches(
-    samples: Sequence[Sample], *, max_tokens: int | None, max_rows: int | None = None
+    samples: Sequence[Sample],
+    *,
+    max_tokens: int | None,
+    max_rows: int | None = None,
+    picture: Tokens | None = None,
 ) -> list[list[Sample]]:
     """Cut the samples into micro-batches of similar length, so that padding and passes together cost least.
 
-    Each has at most `max_tokens` tokens, padding included, and `max_rows` rows; a row longer than `max_tokens` has a
-    micro-batch of its own. The longest rows come first. Within a micro-batch the samples keep their order.
+    Each has at most `max_tokens` tokens, padding and the `picture` of `make_micro_batch` included, and `max_rows` rows;
+    a row longer than `max_tokens` has a micro-batch of its own. The longest rows come first. Within a micro-batch the
+    samples keep their order.
     """
     order = sorted(range(len(samples)), key=lambda place: samples[place].length, reverse=True)
     best = [(0, 0)] * (len(order) + 1)  # the least cost of the rows from a place on, and the rows of their first part
@@ -146,7 +152,15 @@ def micro_batches(
         longest, limit = samples[order[start]].length, min(max_rows or len(order), len(order) - start)
         if max_tokens is not None:
             limit = max(1, min(limit, max_tokens // longest))
-        best[start] = min((PASS_TOKENS + longest * n + best[start + n][0], n) for n in range(1, limit + 1))
+        costs: list[tuple[int, int]] = []
+        behind = 0 if picture is None else len(picture)
+        for n in range(1, limit + 1):
+            shortest = samples[order[start + n - 1]]
+            behind = 0 if shortest.images else behind  # a part with an image needs no other
+            tokens = n * max(longest, shortest.length + behind)
+            if n == 1 or max_tokens is None or tokens <= max_tokens:
+                costs.append((PASS_TOKENS + tokens + best[start + n][0], n))
+        best[start] = min(costs)
     parts: list[list[Sample]] = []
     start = 0
     while start < len(order):

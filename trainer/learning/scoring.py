@@ -129,7 +129,8 @@ class Scorer:
         settings, device = self.settings, next(model.parameters()).device
         found: dict[int, tuple[Tensor, Tensor | None]] = {}
         with evaluating(model), torch.no_grad():
-            parts = micro_batches(samples, max_tokens=settings.max_tokens_per_batch, max_rows=settings.rows_at_once)
+            limits = {"max_tokens": settings.max_tokens_per_batch, "max_rows": settings.rows_at_once}
+            parts = micro_batches(samples, **limits, picture=self.picture)
             for part in parts + [[filler(self.pad_id)]] * (self.passes(len(parts)) - len(parts)):
                 batch = make_micro_batch(part, pad_id=self.pad_id, picture=self.picture)
                 length, keep = batch["inputs"]["input_ids"].shape[1], batch["mask"].shape[1]

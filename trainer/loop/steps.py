@@ -17,12 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from ...envs.episode import Episode
-from ...envs.tokens import Tokens
 from ..learning.losses import StepCounts
 from ..learning.objective import objective
 from ..learning.samples import Batch, EpisodeSamples, MicroBatch, Sample, split_evenly
 from ..learning.scoring import Scorer
-from ..learning.settings import LearningSettings
 from ..rollout.group_source import GroupSource
 from ..rollout.round_report import RoundReport
 from ..run_log.learning_log import LearningLog
@@ -40,14 +38,12 @@ class Round:
     episodes: list[EpisodeSamples]  # in the order in which they are cut into batches; empty: no group teaches
     _: KW_ONLY
     parts: int  # the number of batches
-    settings: LearningSettings  # say how a batch is cut into micro-batches
-    pad_id: int
-    picture: Tokens | None = None  # as in `Scorer`
+    scorer: Scorer  # says how a batch is cut into micro-batches
 
     @cached_property
     def batches(self) -> list[Batch]:
-        parts = split_evenly(self.episodes, self.parts)
-        return [Batch.of(part, self.settings, pad_id=self.pad_id, picture=self.picture) for part in parts]
+        parts, scorer = split_evenly(self.episodes, self.parts), self.scorer
+        return [Batch.of(part, scorer.settings, pad_id=scorer.pad_id, picture=scorer.picture) for part in parts]
 
     def save(self, path: Path) -> None:
         episodes = [[asdict(sample) for sample in samples] for samples in self.episodes]
@@ -144,10 +140,7 @@ class Steps:
         self.source.load(folder)
 
     def _round(self, index: int, samples: list[EpisodeSamples]) -> Round:
-        parts, scorer = self.source.schedule.steps_per_generation, self.scorer
-        return Round(
-            index, samples, parts=parts, settings=scorer.settings, pad_id=scorer.pad_id, picture=scorer.picture
-        )
+        return Round(index, samples, parts=self.source.schedule.steps_per_generation, scorer=self.scorer)
 
     def _path(self, folder: Path) -> Path:
         return folder / f"round{self.source.processes.suffix}.pt"
