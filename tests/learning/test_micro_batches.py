@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from gymnast.trainer.learning.samples import PASS_TOKENS, Sample, micro_batches
 from gymnast.trainer.models.update_memory import HELD_BYTES, tokens_of_update
@@ -83,3 +87,14 @@ def test_the_default_is_larger_where_an_update_needs_less() -> None:
     assert tokens_of_update(model, checkpointing=True) > plain
     assert plain < tokens_of_update(model, autocast=True) < 2.5 * plain
     assert all(not module._forward_hooks for module in model.modules())
+
+
+def test_the_default_counts_the_part_of_the_weights_that_a_process_holds() -> None:
+    model = make_model()
+    whole = tokens_of_update(model)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+        assert tokens_of_update(model) < whole
+    finally:
+        dist.destroy_process_group()

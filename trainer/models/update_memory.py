@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .contexts import evaluating
 from .output_head import inner_model, known_options
-from .sharding import reshard, without_data
+from .sharding import own_part, reshard
 
 HELD_BYTES = 2**27
 """What an update holds beside the model: a chunk of logits, as in `learning.logprobs`."""
@@ -19,8 +19,10 @@ TOKENS = 4  # of the forward pass that is looked at
 def tokens_of_update(model: nn.Module, *, autocast: bool = False, checkpointing: bool = False) -> int:
     """Return how many tokens have activations of half the bytes that an update holds whatever its micro-batches.
 
-    These are the weights, the gradients and Adam's state of those that train, and a chunk of logits. A larger
-    micro-batch gains little time, and soon takes most of the memory.
+    These are the weights, the gradients and Adam's state of those that train, and a chunk of logits; of sharded weights
+    the part of this process. A larger micro-batch gains little time, and soon takes most of the memory.
+
+    The tokens are those of text. The token of a picture needs more where the vision tower trains.
 
     Args:
         model: A causal language model, before it is wrapped or compiled; but sharded, if it will be.
@@ -29,7 +31,7 @@ def tokens_of_update(model: nn.Module, *, autocast: bool = False, checkpointing:
     """
     held = HELD_BYTES
     for weight in model.parameters():
-        count = without_data(weight).numel()
+        count = own_part(weight).numel()
         held += count * weight.element_size() + weight.requires_grad * count * (weight.element_size() + 8)
     per_token = _activation_bytes(model, autocast=autocast) / TOKENS
     if checkpointing:
