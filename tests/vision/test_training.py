@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peft import VeraConfig
+from transformers import FuyuConfig, FuyuForCausalLM
 
 from gymnast.envs import ConfigurationError
 from gymnast.envs.engine.compaction import EARLIER_IMAGE
@@ -21,7 +23,8 @@ from gymnast.trainer import (
     TransformersGenerator,
     last_images,
 )
-from gymnast.trainer.models.images import ImageEncoder, trains_images
+from gymnast.trainer.models.adapters import with_adapter
+from gymnast.trainer.models.images import ImageEncoder, freeze_vision, trains_images
 from gymnast.trainer.setup.model_facts import model_facts
 
 from ..training.gallery import Gallery
@@ -119,6 +122,21 @@ def test_a_tower_that_is_not_in_training_stays_without_activations(way: str, bf1
     changed = {name for name, weight in after.named_parameters() if (weight != before[name]).any()}
     assert changed <= trained
     assert {name.split(".")[2] for name in changed if "visual" in name} == {"merger", "deepstack_merger_list"}
+
+
+def test_a_model_without_a_vision_tower_cannot_freeze_it() -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = FuyuForCausalLM(FuyuConfig(vocab_size=64, **sizes))  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="FuyuForCausalLM has no vision tower of its own"):
+        freeze_vision(model)
+    assert all(weight.requires_grad for weight in model.parameters())
+
+
+def test_an_adapter_of_a_kind_without_exclude_modules_is_on_the_language_model() -> None:
+    adapted = with_adapter(make("qwen3_vl")[1], VeraConfig(r=2))
+    layers = [name for name, module in adapted.named_modules() if hasattr(module, "vera_lambda_b")]
+    assert layers
+    assert all("language_model" in name for name in layers)
 
 
 @pytest.mark.parametrize("given", ["a tokenizer", "an adapter"])

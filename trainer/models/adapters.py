@@ -72,7 +72,8 @@ def _for_language(model: Any, peft_config: Any) -> Any:
     One with `exclude_modules`, or a regular expression as `target_modules`, says itself which layers it means.
     """
     targets = getattr(peft_config, "target_modules", "")  # not every kind of adapter has targets
-    if (isinstance(targets, str) and targets != "all-linear") or peft_config.exclude_modules is not None:
+    excludes = getattr(peft_config, "exclude_modules", None)  # nor this field, which PEFT reads from all that have it
+    if (isinstance(targets, str) and targets != "all-linear") or excludes is not None:
         return peft_config
     [name] = [name for name, module in model.named_modules() if module is model.get_decoder()]
     changed = copy.copy(peft_config)

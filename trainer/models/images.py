@@ -135,12 +135,14 @@ def freeze_vision(model: nn.Module) -> None:
     """Leave the vision tower as it is: no gradient, and no activation is kept for one. The projector still trains.
 
     Raises:
-        ConfigurationError: no weight of the tower is in training.
+        ConfigurationError: no weight of the tower is in training, or the model has no tower.
     """
-    tower: Any = inner_model(model)
+    inner: Any = inner_model(model)
+    tower = inner.get_encoder(modality="image")
+    if tower is inner:  # transformers has found none
+        raise ConfigurationError(f"{type(inner).__name__} has no vision tower of its own: leave freeze_vision out")
     # Families with a projector inside the tower, such as Qwen-VL and GLM-V, call it a merger.
-    named = tower.get_encoder(modality="image").named_parameters()
-    weights = [weight for name, weight in named if "merger" not in name]
+    weights = [weight for name, weight in tower.named_parameters() if "merger" not in name]
     if not any(weight.requires_grad for weight in weights):
         raise ConfigurationError(
             "freeze_vision=True has no effect, since no weight of the vision tower is in training (an adapter is on "
