@@ -100,7 +100,7 @@ class Generator(ABC):
         """Generate one answer. Requests that are in flight together may share a forward pass.
 
         Raises:
-            ValueError: the prompt is empty or has an image, max_tokens is below 1, or a token is not in the vocabulary.
+            ValueError: `check_request` refuses the request.
             GenerationError: the engine failed or refused the request, no server was there in time, or it is closed.
         """
 
