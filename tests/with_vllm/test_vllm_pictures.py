@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoImageProcessor
+from vllm.renderers.base import BaseRenderer
 
 from gymnast.cluster import RayRolloutWorkers
 from gymnast.envs import ConfigurationError
@@ -66,6 +67,29 @@ async def test_pictures_are_sampled_from_exactly_also_after_new_weights(name: st
             generator.load_weights(model, version)
             await check_exact(name, model, generator)
             change(name, model)
+    finally:
+        generator.close()
+
+
+async def test_a_picture_of_a_cancelled_request_is_shown_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, model, images, _ = family("idefics3")
+    generator = VLLMGenerator(model, max_model_len=512, images=images)
+    plain = BaseRenderer.render_cmpl_async
+
+    async def cancelling(*args: Any, **options: Any) -> Any:
+        made = await plain(*args, **options)
+        cancelled.cancel()
+        await asyncio.sleep(0)
+        return made
+
+    try:
+        generator.load_weights(model, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(BaseRenderer, "render_cmpl_async", cancelling)
+            cancelled = asyncio.ensure_future(converse("idefics3", generator, 5))
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        await check_exact("idefics3", model, generator)
     finally:
         generator.close()
 

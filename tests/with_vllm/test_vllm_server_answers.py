@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -14,14 +16,22 @@ import pytest
 
 from gymnast.envs.core import ConfigurationError
 from gymnast.trainer.generation.contract import GenerationError
+from gymnast.trainer.models.images import ImageEncoder
+from gymnast.trainer.vllm.pictures import probe
 from gymnast.trainer.vllm.servers import VLLMServerGenerator
 
 from ..training.buttons import adapted, model
+from ..vision.families import make
 from .serving import ask
 
 Answer = Callable[[dict[str, Any]], Any]
 ERROR = {"error": {"message": "an internal error", "type": "InternalServerError", "param": None, "code": 500}}
 NO_REPLICA = {"error": {"message": "data_parallel_rank 1000000 is out of range [0, 1).", "code": 400}}
+
+
+@cache
+def images() -> ImageEncoder:
+    return ImageEncoder(make("qwen3_vl")[0])
 
 
 class Refusal(Exception):
@@ -127,14 +137,17 @@ class RecordedServer:
 
 
 @contextmanager
-def generating(*servers: RecordedServer, timeout: float = 0.5) -> Iterator[VLLMServerGenerator]:
+def generating(
+    *servers: RecordedServer, timeout: float = 0.5, agent: Any = None, images: ImageEncoder | None = None
+) -> Iterator[VLLMServerGenerator]:
     """Make a generator for these servers and load its first weights."""
     with ExitStack() as stack:
         for server in servers:
             stack.enter_context(server.serving())
-        generator = VLLMServerGenerator([server.url for server in servers], max_model_len=1024, timeout=timeout)
+        urls = [server.url for server in servers]
+        generator = VLLMServerGenerator(urls, max_model_len=1024, timeout=timeout, images=images)
         stack.callback(generator.close)
-        generator.load_weights(model(), version=0)
+        generator.load_weights(agent or model(), version=0)
         yield generator
 
 
@@ -182,6 +195,36 @@ def test_logprobs_of_another_distribution_are_refused() -> None:
     )
     with server.serving(), pytest.raises(ConfigurationError, match="--logprobs-mode processed_logprobs is missing"):
         VLLMServerGenerator([server.url], max_model_len=1024, timeout=0.5)
+
+
+@pytest.mark.parametrize("what", ["lost", "other tokens"])
+def test_each_server_is_shown_pictures_and_a_lost_one_is_named_so(what: str) -> None:
+    server, other = RecordedServer(), RecordedServer()
+    expanded = probe(images()).ids
+    server.answers["inference/v1/generate"] = not_at_first(
+        server, lambda body: server.generate(body) | {"prompt_token_ids": expanded}
+    )
+
+    def fail(body: Any) -> Any:
+        if what == "other tokens":
+            return other.generate(body)
+        other.answers["health"] = Refusal(503)
+        raise Refusal(0)
+
+    other.answers["inference/v1/generate"] = not_at_first(other, fail)
+    error: Any = (GenerationError, "was lost while it was shown a picture")
+    if what == "other tokens":
+        error = (ConfigurationError, f"{other.url} makes other tokens")
+    with pytest.raises(error[0], match=error[1]), generating(server, other, images=images()):
+        pass
+
+
+def test_an_adapter_that_is_merged_because_of_pictures_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    server = RecordedServer(**{"gymnast/adapter": {"max_lora_rank": 8, "image_backend": None}})
+    expanded = probe(images()).ids
+    server.answers["inference/v1/generate"] = lambda body: server.generate(body) | {"prompt_token_ids": expanded}
+    with caplog.at_level(logging.WARNING), generating(server, agent=adapted(), images=images()):
+        assert "the adapter is merged into the weights for vLLM" in caplog.text
 
 
 def test_nccl_needs_a_gpu_here_too() -> None:

@@ -20,6 +20,7 @@ import torch
 
 from ...envs.images import Image
 from ...envs.runtime.threads import run_in_thread
+from ...sandbox.cancellation import finish
 from ..generation.contract import GenerationError, StopTexts, settle
 from .pictures import media
 from .private_api import end_engine
@@ -63,8 +64,6 @@ class EngineThread:
         """
         name, output = str(next(self._names)), Future[Any]()
         prompt: Any = {"type": "token", "prompt_token_ids": list(prompt_ids)}
-        if pictures:
-            prompt = await self._with_pictures(prompt_ids, pictures)
 
         def add() -> None:
             if self._engine is None:
@@ -79,8 +78,16 @@ class EngineThread:
             else:
                 self._waiting[name] = output, stop_texts
 
-        self._submit(add)
+        async def expand_and_add() -> None:
+            nonlocal prompt
+            prompt = await self._with_pictures(prompt_ids, pictures)
+            self._submit(add)
+
         try:
+            if pictures:  # also if it is cancelled: vLLM's processor hands the engine each picture only once
+                await finish(expand_and_add())
+            else:
+                self._submit(add)
             return await asyncio.wrap_future(output)
         except BaseException:
             self._submit(lambda: self._abort(name))

@@ -9,6 +9,7 @@ adapter that vLLM can compute, it copies the adapter each time and the base weig
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import tempfile
 import warnings
@@ -28,7 +29,7 @@ from ..models.named_weights import check_loadable, named_weights, whole_weights
 from ..models.output_head import inner_model
 from . import CPU_OPTIONS, check_vllm, sampling_options
 from .engine_thread import EngineThread
-from .lora import base_version, load_adapter, lora_options, lora_rank
+from .lora import MERGED_WITH_PICTURES, base_version, load_adapter, lora_options, lora_rank
 from .pictures import check_expansion, collapsed, media, probe, seen_prompt
 from .private_api import lend_processor, replace_weights, unchanged_process
 
@@ -50,6 +51,8 @@ OPTIONS_WITH_IMAGES = {
     "mm_processor_kwargs": None,  # the trainer's processor works with its own options
     "limit_mm_per_prompt": {"video": 0, "audio": 0},
 }
+
+logger = logging.getLogger(__name__)
 
 
 class VLLMGenerator(Generator):
@@ -99,9 +102,12 @@ class VLLMGenerator(Generator):
             if ignored := [name for name, value in of_gpu.items() if value != defaults[name]]:
                 warnings.warn(f"{', '.join(ignored)}: no effect, because there is no GPU here", stacklevel=2)
             options |= CPU_OPTIONS
-        rank = lora_rank(model) if images is None else None  # it may adapt the vision tower
-        self._takes_adapters = rank is not None and (engine_kwargs or {}).get("enable_lora", True)
-        if rank is not None and self._takes_adapters:
+        rank = lora_rank(model) if (engine_kwargs or {}).get("enable_lora", True) else None
+        if rank is not None and images is not None:
+            logger.warning(MERGED_WITH_PICTURES)
+            rank = None
+        self._takes_adapters = rank is not None
+        if rank is not None:
             options |= lora_options(rank)
         self._adapter: Any = None  # vLLM's request for the adapter that is loaded
         self._base: tuple[int, ...] | None = None  # version of the base weights
@@ -177,7 +183,8 @@ class VLLMGenerator(Generator):
 
     def _check_pictures(self, renderer: Any, sent: Tokens) -> None:
         try:
-            [made] = renderer.render_cmpl([media(collapsed(sent, self._image_id), sent.pictures)])
+            prompt = media(collapsed(sent, self._image_id), sent.pictures)
+            [made] = renderer.render_cmpl([prompt], skip_mm_cache=True)  # the engine never gets these pictures
             found = made["prompt_token_ids"]
         except Exception as error:
             found = error

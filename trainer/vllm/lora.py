@@ -16,6 +16,10 @@ from typing import Any
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of vLLM's `max_lora_rank`
 NAME, NUMBER = "gymnast", 1  # the id of the adapter; the engine has no other
+MERGED_WITH_PICTURES = (  # vLLM computes no adapter of a vision tower
+    "the adapter is merged into the weights for vLLM, which rounds weights of 16 bits: vLLM gets no adapter of a model "
+    "that is shown pictures"
+)
 
 
 def lora_rank(model: Any) -> int | None:

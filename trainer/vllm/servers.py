@@ -24,9 +24,9 @@ from ..models.named_weights import check_loadable
 from ..models.sharding import is_sharded
 from . import sampling_options
 from .fleet import Fleet
-from .lora import NAME, lora_options, lora_rank
+from .lora import MERGED_WITH_PICTURES, NAME, lora_options, lora_rank
 from .pictures import check_expansion, collapsed, content_parts, probe, seen_prompt
-from .server import ONE_TOKEN, Server
+from .server import ONE_TOKEN, Server, ServerGoneError
 from .weight_transfer import WeightTransfer, gather, rank, shared_name
 
 GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples modulo 1 lie evenly between 0 and 1, however many there are
@@ -148,7 +148,8 @@ class VLLMServerGenerator(SharedGenerator):
         Every training process calls it; rank 0 sends.
 
         Raises:
-            GenerationError: a server refused the weights, or no server was there in time.
+            GenerationError: a server refused the weights, no server was there in time, or one was lost when it was
+                shown a picture.
             ConfigurationError: the model is quantised, or a server needs NCCL and the model is not on a GPU; or the
                 servers expand pictures to other tokens than the model's processor.
         """
@@ -203,12 +204,13 @@ class VLLMServerGenerator(SharedGenerator):
 
     def _rank_to_send(self, model: PreTrainedModel) -> int | None:
         """Return the rank of an adapter to be sent as an adapter; None if it must be merged, or there is none."""
-        # Files cannot be written from parts of weights, and vLLM computes no adapter of a vision tower.
-        largest = None if is_sharded(model) or self._image_id is not None else lora_rank(model)
+        largest = None if is_sharded(model) else lora_rank(model)  # files cannot be written from parts of weights
         if largest is not None and self._takes_adapters is None:
             lacking = [server.url for server in self._fleet.servers if server.lora_rank < largest]
-            self._takes_adapters = not lacking
-            if lacking and rank() == 0:
+            self._takes_adapters = not lacking and self._image_id is None
+            if self._image_id is not None and rank() == 0:
+                logger.warning(MERGED_WITH_PICTURES)
+            elif lacking and rank() == 0:
                 logger.warning(
                     "the adapter is merged into the weights for the vLLM servers, which rounds weights of 16 bits. To "
                     "send the adapter itself, start each server by gymnast serve vllm with --enable-lora "
@@ -226,11 +228,14 @@ class VLLMServerGenerator(SharedGenerator):
             "content_parts": content_parts(sent.pictures),
             "return_token_ids": True,
         }
-        try:
-            found = (await self._fleet.ask(body, None))["prompt_token_ids"]
-        except GenerationError as error:
-            found = error
-        check_expansion(sent, found, "a vLLM server")
+        for server in self._fleet.present():
+            try:
+                found = (await server.generate(body, self._fleet.label, 0))["prompt_token_ids"]
+            except ServerGoneError as error:
+                raise GenerationError(f"a vLLM server was lost while it was shown a picture: {error}") from error
+            except GenerationError as error:
+                found = error
+            check_expansion(sent, found, f"the vLLM server {server.url}")
 
     async def _load(self, label: str) -> None:
         servers = self._fleet.present()
