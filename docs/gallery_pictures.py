@@ -32,6 +32,9 @@ def transcript(episode: Episode) -> Iterator[tuple[str, str]]:
             yield "model", _one_line(named_text(message))
         for call in message.get("tool_calls", ()):
             arguments: dict[str, Any] = call["function"]["arguments"]
+            if "code" in arguments:
+                yield from (("model", _one_line(line)) for line in arguments["code"].splitlines())
+                continue
             values = ", ".join(f"{name}={json.dumps(value)}" for name, value in arguments.items())
             yield "model", _one_line(f"{call['function']['name']}({values})")
 
