@@ -40,7 +40,7 @@ def declaration(tool: Tool) -> str:
     closing = "\n" if "\n" in document or document.endswith('"') else ""
     body = indent(f'"""{document}{closing}"""', "    ", lambda line: bool(line.strip()))
     returns = "" if tool.returns is None else f" -> {_type(tool.returns, tool.returns.get('$defs', {}))}"
-    return f"def {_identifier(tool.name, taken=_TAKEN)}({', '.join(written)}){returns}:\n{body}\n"
+    return f"def {name_in_python(tool)}({', '.join(written)}){returns}:\n{body}\n"
 
 
 def source(tools: Iterable[Tool]) -> str:
@@ -52,7 +52,7 @@ def source(tools: Iterable[Tool]) -> str:
     """
     functions: dict[str, str] = {}
     for tool in tools:
-        name = _identifier(tool.name, taken=_TAKEN)
+        name = name_in_python(tool)
         if name in functions:
             raise ConfigurationError(f"two tools have the name {name!r} in Python: rename one with @tool(name=...)")
         parameters = (tool.schema["function"].get("parameters") or {}).get("properties", {})
@@ -65,6 +65,11 @@ def source(tools: Iterable[Tool]) -> str:
         except (SyntaxError, ValueError) as error:
             raise ConfigurationError(f"the schema of {tool.name!r} cannot be a function in Python: {error}") from None
     return "\n\n".join(functions.values())
+
+
+def name_in_python(tool: Tool) -> str:
+    """Return the name of the function that calls a tool."""
+    return _identifier(tool.name, taken=_TAKEN)
 
 
 def _identifier(name: str, taken: Collection[str] = ()) -> str:

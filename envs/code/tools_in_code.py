@@ -15,7 +15,7 @@ from ..tools.runner import CallResult
 from ..tools.tool import Tool
 from .actions import Language, code_of
 from .files import files_of
-from .functions import declaration, source
+from .functions import declaration, name_in_python, source
 from .inside import InsideCalls
 from .leased_box import LeasedBoxEnv
 
@@ -69,7 +69,7 @@ class ToolsInCodeEnv(LeasedBoxEnv):
         if not inside:
             return self.tools
         shown = self._tool_of(self.tools_in)
-        heading = _HEADING[self.tools_in].format(name=next(iter(inside)))
+        heading = _HEADING[self.tools_in].format(name=name_in_python(next(iter(inside.values()))))
         text = "\n\n".join([shown.description, heading, _declared(inside)])
         return {self.tools_in: dataclasses.replace(shown, description=text)}
 

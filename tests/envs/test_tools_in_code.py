@@ -139,7 +139,9 @@ async def test_tools_with_unusual_names_defaults_and_texts_are_functions() -> No
 
     code = "import tools\nprint(tools.json_(), tools.json_(2, None), tools.list_())\nprint(tools.json_.__doc__)"
     bare = dataclasses.replace(Tool.of(listed), description="")
-    episode = await play(CodeEnv(LocalExecutor(), [show, bare]), python(code), python(HELP), "bye")
+    environment = CodeEnv(LocalExecutor(), [show, bare])
+    assert "`from tools import json_`" in environment.tool_schemas()[0]["function"]["description"]
+    episode = await play(environment, python(code), python(HELP), "bye")
     assert "\nlist_() -> list[int]: \n" in said(episode)[1]
     assert said(episode)[0].startswith('inf 5 2.0 None []\nQuote with """", and even \\""".')
 
