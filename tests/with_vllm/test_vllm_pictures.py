@@ -1,5 +1,7 @@
 """vLLM with pictures: exact tokens and log-probabilities, in process and by a server, and training."""
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import asyncio
