@@ -156,8 +156,8 @@ def test_the_guest_needs_python_3_8_and_the_standard_library_only(file: Path) ->
     absolute = {node.module for node in imports if not node.level}
     absolute |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     modules_of_python_3_8 = {
-        "__future__", "_signal", "abc", "ast", "collections", "collections.abc", "contextlib", "errno", "fcntl", "gc",
-        "inspect", "importlib", "json", "linecache", "math", "os", "select", "signal", "site", "socket", "stat",
+        "__future__", "_signal", "abc", "ast", "collections", "collections.abc", "contextlib", "errno", "fcntl",
+        "functools", "gc", "inspect", "importlib", "json", "linecache", "math", "os", "select", "signal", "site", "socket", "stat",
         "struct", "sys", "time", "traceback", "types", "typing",
     }  # fmt: skip
     assert absolute <= modules_of_python_3_8
