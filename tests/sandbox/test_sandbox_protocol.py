@@ -157,8 +157,8 @@ def test_the_guest_needs_python_3_8_and_the_standard_library_only(file: Path) ->
     absolute |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     modules_of_python_3_8 = {
         "__future__", "_signal", "abc", "ast", "collections", "collections.abc", "contextlib", "errno", "fcntl",
-        "functools", "gc", "inspect", "importlib", "json", "linecache", "math", "os", "select", "signal", "site", "socket", "stat",
-        "struct", "sys", "time", "traceback", "types", "typing",
+        "functools", "gc", "inspect", "importlib", "json", "linecache", "math", "os", "select", "signal", "site",
+        "socket", "stat", "struct", "sys", "time", "traceback", "types", "typing",
     }  # fmt: skip
     assert absolute <= modules_of_python_3_8
     assert len(tree.body) == 1 or any(node.module == "__future__" for node in imports)
