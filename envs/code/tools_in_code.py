@@ -145,11 +145,14 @@ class ToolsInCodeEnv(LeasedBoxEnv):
         """Run code in the box; blocks of code find the functions without an import."""
         if language == "bash":
             return await self.box.bash(code, timeout=timeout)
-        imported = ExecutionResult(status=Status.OK)
+        imported, was_lost = ExecutionResult(status=Status.OK), False
         if self._offered and self.code_actions:  # each time, since only the session knows whether it is a new one
             imported = await self.box.python(_IMPORT, timeout=timeout)
+            was_lost = imported.state_lost
+            if was_lost:  # the session had ended since the last block, perhaps by a command
+                imported = await self.box.python(_IMPORT, timeout=timeout)
         result = await self.box.python(code, timeout=timeout) if imported.ok else imported
-        return dataclasses.replace(result, state_lost=result.state_lost or imported.state_lost)
+        return dataclasses.replace(result, state_lost=result.state_lost or was_lost)
 
     async def _answer(self, action: Message) -> StepResult:
         language: Language = "bash" if self.tools_in == "bash" else "python"
