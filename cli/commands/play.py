@@ -57,15 +57,8 @@ def play(
     else:
         from ...trainer.setup.local_player import local_player  # loads PyTorch
 
-        player = local_player(
-            model,
-            environment,
-            rows,
-            limits=limits,
-            max_turn_tokens=max_tokens,
-            max_concurrency=1,
-            tool_format=tool_format,
-        )
+        options = {"max_turn_tokens": max_tokens, "tool_format": tool_format}
+        player = local_player(model, environment, rows, limits=limits, **options)
         player.engine.policy = ShownPolicy(player.policy, out)
         [episode] = player.run(episode_specs(rows[row:], group_size=1, seed=seed))
     show_episode(episode, out)

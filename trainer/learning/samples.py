@@ -4,7 +4,8 @@ A *batch* is the share of one step that transformers knows of, `per_device_train
 one or several *micro-batches*, each of one forward and one backward pass.
 
 Axes: B, rows of one micro-batch; L, tokens of the longest row; T, the last tokens of the rows, enough for every
-completion; N, loss tokens. Rows are padded on the right, so tokens have the same positions as in the rollout.
+completion; N, loss tokens; R, all rows; P, possible sizes of a micro-batch. Rows are padded on the right, so tokens
+have the same positions as in the rollout.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NotRequired, TypedDict, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -147,24 +149,28 @@ def micro_batches(
     samples keep their order.
     """
     order = sorted(range(len(samples)), key=lambda place: samples[place].length, reverse=True)
-    best = [(0, 0)] * (len(order) + 1)  # the least cost of the rows from a place on, and the rows of their first part
+    lengths_R = np.array([samples[place].length for place in order], dtype=np.int64)
+    has_image_R = np.array([bool(samples[place].images) for place in order])
+    behind = 0 if picture is None else len(picture)
+    costs = np.zeros(len(order) + 1, dtype=np.int64)  # the least cost of the rows from a place on
+    sizes = [0] * len(order)  # and the rows of their first part
     for start in reversed(range(len(order))):
-        longest, limit = samples[order[start]].length, min(max_rows or len(order), len(order) - start)
+        longest, limit = int(lengths_R[start]), min(max_rows or len(order), len(order) - start)
         if max_tokens is not None:
             limit = max(1, min(limit, max_tokens // longest))
-        costs: list[tuple[int, int]] = []
-        behind = 0 if picture is None else len(picture)
-        for n in range(1, limit + 1):
-            shortest = samples[order[start + n - 1]]
-            behind = 0 if shortest.images else behind  # a part with an image needs no other
-            tokens = n * max(longest, shortest.length + behind)
-            if n == 1 or max_tokens is None or tokens <= max_tokens:
-                costs.append((PASS_TOKENS + tokens + best[start + n][0], n))
-        best[start] = min(costs)
+        part = slice(start, start + limit)
+        sizes_P = np.arange(1, limit + 1)
+        behind_P = np.where(np.logical_or.accumulate(has_image_R[part]), 0, behind)  # one image in a part is enough
+        tokens_P = sizes_P * np.maximum(longest, lengths_R[part] + behind_P)
+        costs_P = PASS_TOKENS + tokens_P + costs[start + 1 : start + limit + 1]
+        if max_tokens is not None:
+            costs_P[1:][tokens_P[1:] > max_tokens] = np.iinfo(np.int64).max
+        sizes[start] = int(costs_P.argmin()) + 1
+        costs[start] = costs_P[sizes[start] - 1]
     parts: list[list[Sample]] = []
     start = 0
     while start < len(order):
-        end = start + best[start][1]
+        end = start + sizes[start]
         parts.append([samples[place] for place in sorted(order[start:end])])
         start = end
     return parts

@@ -31,8 +31,8 @@ def local_player(
     rows: Rows,
     *,
     limits: EpisodeLimits,
-    max_turn_tokens: int | None,
-    max_concurrency: int,
+    max_turn_tokens: int | None = None,
+    max_concurrency: int = 1,
     tool_format: str | None = None,
 ) -> EpisodePlayer:
     """Load a model, on the GPU in bfloat16 or on the CPU in float32, and return its player.
