@@ -124,7 +124,7 @@ class ImageEncoder:
 
 
 def backend_of(processor: Any) -> str | None:
-    """Return what makes a processor's pixels: "pil" or "torchvision", which round otherwise where a picture is resized.
+    """Return the backend of a processor's pixels, "pil" or "torchvision": resizing rounds differently.
 
     None: the image processor has a way of its own.
     """

@@ -1,4 +1,4 @@
-"""AdapterEndpoint: the part of a vLLM server that takes the LoRA adapter in training, and says what it is able to do.
+"""AdapterEndpoint: the part of a vLLM server that takes the LoRA adapter in training, and tells the server's abilities.
 
 vLLM itself loads an adapter only from a folder of the server's machine. `gymnast serve vllm` adds this endpoint to its
 server, by vLLM's option `--middleware`. It tells the largest rank and the backend for pictures, and `POST` replaces the

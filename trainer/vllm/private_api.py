@@ -141,7 +141,7 @@ def name_the_cpu_build() -> None:
 
 
 def image_backend(state: Any) -> str | None:
-    """Return what makes the pixels that a server shows to its model; see `backend_of`."""
+    """Return the backend that makes the pixels for a server's model; see `backend_of`."""
     processor = state.engine_client.renderer.mm_processor
     return None if processor is None else backend_of(processor.info.get_hf_processor())
 

@@ -57,7 +57,7 @@ class Server:
         self.label: str | None = None  # names its weights; None while it is away
         self.backend = BACKEND  # how it receives weights
         self.lora_rank = 0  # the largest rank of an adapter that it loads; 0 if it loads none
-        self.image_backend: str | None = None  # what makes the pixels of pictures, if it says that
+        self.image_backend: str | None = None  # of pictures; None if the server does not name it
         self.base: tuple[str, tuple[int, ...]] | None = None  # its weights' label, and the version of the base weights
         self.trouble = ""  # why it is away
         self._session = session
