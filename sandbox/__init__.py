@@ -1,6 +1,7 @@
 """Run untrusted code: the executor contract and the executors that keep it; start reading at `base.py`."""
 
-from .base import ExecutionResult, Executor, FileEntry, RetireReason, Status
+from .base import ExecutionResult, Executor, FileEntry, Status
+from .box_image import BoxImage
 from .docker.engine import Engine
 from .docker.executor import DockerExecutor
 from .docker.images import build_image
@@ -21,6 +22,7 @@ from .errors import (
     SandboxTimeoutError,
 )
 from .images.image import DEFAULT_IMAGE
+from .lifecycle import RetireReason, Sandbox
 from .limits import Limits
 from .local.executor import LocalExecutor
 from .pool import ExecutorPool, PoolStatistics, pool_of
@@ -28,6 +30,7 @@ from .testing.scripted_executor import ScriptedExecutor, ScriptError
 
 __all__ = [
     "DEFAULT_IMAGE",
+    "BoxImage",
     "DockerExecutor",
     "Engine",
     "EngineError",
@@ -43,6 +46,7 @@ __all__ = [
     "PoolLoopError",
     "PoolStatistics",
     "RetireReason",
+    "Sandbox",
     "SandboxClosedError",
     "SandboxError",
     "SandboxFileError",

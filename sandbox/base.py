@@ -3,8 +3,8 @@
 - `Status`: how a piece of code ended.
 - `ExecutionResult`: the outcome of one call.
 - `FileEntry`: one line of a listing.
-- `RetireReason`: why a box should be replaced.
-- `Executor`: a box that runs Python and Bash and keeps their state. `DockerExecutor` is the safe one.
+- `Executor`: a box that runs Python and Bash and keeps their state. `DockerExecutor` is the safe one. Its life is that
+  of every `Sandbox` (`lifecycle.py`).
 
 A *box* is one sandbox: a container, a subprocess or a script, with its sessions and its files. `Limits` (`limits.py`)
 bound the resources that it may use. A failed command is a result; a broken sandbox is an exception (`errors.py`).
@@ -12,17 +12,15 @@ bound the resources that it may use. A failed command is a result; a broken sand
 
 from __future__ import annotations
 
-import math
-import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType, TracebackType
-from typing import Literal, NamedTuple, Self
+from types import MappingProxyType
+from typing import Literal
 
-from .errors import SandboxClosedError, SandboxLostError
-from .limits import Limits
+from .errors import SandboxLostError
+from .lifecycle import Sandbox
 
 DEFAULT_TIMEOUT = 30.0  # seconds for one call of `python` or `bash`
 
@@ -69,20 +67,7 @@ class FileEntry:
     size: int  # bytes
 
 
-class RetireReason(NamedTuple):
-    """Why a box should be replaced rather than reused."""
-
-    category: str  # "lost", "oom", "memory", "protocol", "hard kill" and so on: pools count by it
-    detail: str = ""  # for logs and errors
-
-    def __str__(self) -> str:
-        return f"{self.category}: {self.detail}" if self.detail else self.category
-
-
-State = Literal["new", "open", "closed"]  # before `start`, up to `close`, and after that
-
-
-class Executor(ABC):
+class Executor(Sandbox):
     """A box that runs code and keeps its state from call to call, like a notebook beside a terminal.
 
         async with DockerExecutor() as box:
@@ -97,22 +82,7 @@ class Executor(ABC):
     your box can do better than their defaults.
     """
 
-    limits: Limits = Limits()
-    """The resources that the box may use. If your executor cannot hold one of them, its docstring says so."""
-
-    _state: State = "new"
     _files: Mapping[str, bytes] = MappingProxyType({})
-
-    @abstractmethod
-    async def start(self) -> None:
-        """Make the box ready. On failure or cancellation nothing is left behind.
-
-        Raises:
-            EngineError: there is no engine, or it refused; or the box ended before it was ready.
-            ImageError: the image, or another part of the box, is missing or unfit.
-            SandboxTimeoutError: the box was not ready in time.
-            SandboxClosedError: the executor was started before.
-        """
 
     @abstractmethod
     async def python(self, code: str, *, timeout: float = DEFAULT_TIMEOUT) -> ExecutionResult:
@@ -168,10 +138,6 @@ class Executor(ABC):
             SandboxFileError: `path` is not a folder that the code's user may read.
             SandboxFileTooLargeError: the listing is larger than `Limits.max_file`.
         """
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Release everything, on cancellation too; closing twice does nothing."""
 
     @property
     @abstractmethod
@@ -229,54 +195,3 @@ class Executor(ABC):
         result = await self.python("None", timeout=timeout)
         if not result.ok:
             raise SandboxLostError(f"the box did not answer a ping within {timeout:g} s: {result.status}")
-
-    async def reset(self) -> None:
-        """Bring the box back to its state after `start`: no process, file, variable or directory stays.
-
-        A box that is lost, or that has a `retire_reason`, is replaced by a new one. By default every box is.
-
-        Raises:
-            EngineError, ImageError, SandboxTimeoutError: as `start`.
-        """
-        self._require_open()
-        await self.close()
-        self._state = "new"
-        await self.start()
-
-    @property
-    def retire_reason(self) -> RetireReason | None:
-        """Why the box should be replaced rather than reused, or None; pools ask between leases."""
-        return None
-
-    @property
-    def lifetime(self) -> float:
-        """Seconds from its start after which the box ends itself; pools replace it well before."""
-        return math.inf
-
-    @property
-    def creators(self) -> int:
-        """How many boxes should be started at a time; more would only wait for one another."""
-        return 2 * (os.cpu_count() or 1)
-
-    @property
-    def state(self) -> State:
-        """Where the executor is in its life."""
-        return self._state
-
-    def _begin(self) -> None:
-        if self._state != "new":
-            raise SandboxClosedError(f"a box is started once, and this one is {self._state}")
-        self._state = "open"
-
-    def _require_open(self) -> None:
-        if self._state != "open":
-            raise SandboxClosedError(f"the box is {self._state}: use it inside `async with`, or call start() first")
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -96,6 +96,9 @@ class Client:
             volumes=sorted(config.get("Volumes") or {}),
             labels=config.get("Labels") or {},
             size=answer["Size"],
+            user=config.get("User") or "",
+            workdir=config.get("WorkingDir") or "",
+            environment={line.partition("=")[0]: line.partition("=")[2] for line in config.get("Env") or ()},
         )
 
     @staticmethod

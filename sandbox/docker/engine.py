@@ -12,8 +12,9 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
+from ..box_image import Pull
 from ..cancellation import finish
 from ..errors import EngineError, EngineLoopError, EngineUnansweredError, ImageError
 from ..host.supervised_executor import CLOSE_SECONDS
@@ -22,7 +23,6 @@ from .client import PULL_SECONDS, Client, Launched
 from .connect import map_errors
 
 Result = TypeVar("Result")
-Pull = Literal["never", "missing", "always"]
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..arguments import checked_environment, checked_modules
 from ..base import WORKSPACE
+from ..box_image import Pull
 from ..errors import EngineError, ImageError
 from ..host.connection import AttachedConnection, Connection
 from ..host.messages import supervisor_settings
@@ -25,7 +26,7 @@ from ..keywords import checks_keywords
 from ..limits import Limits, check_limits
 from . import labels
 from .client import EVENT_SECONDS, Launched
-from .engine import Engine, Pull
+from .engine import Engine
 from .images import default_image, dockerfile_image
 from .options import BoxOptions, container_config
 from .processor_time import revive

@@ -19,10 +19,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from typing import Any, Self, TypeVar
 
 from ..arguments import checked_files, content_of
-from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, RetireReason, Status
+from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, Status
 from ..cancellation import finish, stop
 from ..errors import ImageError, SandboxLostError, SandboxTimeoutError, file_error
 from ..guest.protocol import SESSIONS
+from ..lifecycle import RetireReason
 from ..limits import Limits, check_timeout
 from .connection import Connection
 from .outside_calls import Offer, check_not_waiting

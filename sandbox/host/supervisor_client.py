@@ -8,10 +8,11 @@ import errno
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ..base import ExecutionResult, FileEntry, RetireReason, Status
+from ..base import ExecutionResult, FileEntry, Status
 from ..cancellation import finish
 from ..errors import EngineError, ImageError, SandboxLostError, file_error
 from ..guest.protocol import PIECE, SESSIONS
+from ..lifecycle import RetireReason
 from ..limits import Limits, size_of
 from .boot import program
 from .connection import Answer, Connection, Content, Decode

@@ -19,6 +19,9 @@ class ImageFacts:
     volumes: list[str]
     labels: dict[str, str]
     size: int  # bytes
+    user: str  # of the image's USER line; "" for root
+    workdir: str  # of its WORKDIR line; "" for /
+    environment: dict[str, str]  # of its ENV lines
 
 
 def check_name(name: str) -> None:

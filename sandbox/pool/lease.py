@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 
-from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, RetireReason, State
+from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry
 from ..errors import PoolLoopError, SandboxClosedError
+from ..lifecycle import RetireReason, State
 
 
 class LeasedExecutor(Executor):

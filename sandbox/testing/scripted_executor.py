@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Self
 
 from ..arguments import checked_files, content_of
-from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, RetireReason
+from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry
 from ..errors import SandboxError, SandboxLostError
+from ..lifecycle import RetireReason
 from ..limits import check_timeout, size_of
 from .memory_files import MemoryFiles
 

@@ -112,7 +112,8 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "cli": {"cli/terminal", "cli/commands"},
 }
 ROOT_FILES: dict[str, set[str]] = {  # files at a package's root, and those beside them that they may import
-    "sandbox/base": {"errors", "limits"},
+    "sandbox/base": {"errors", "lifecycle"},
+    "sandbox/lifecycle": {"errors", "limits"},
     "sandbox/arguments": {"limits"},
     "sandbox/limits": {"keywords"},
     "envs/core": {"spaces"},
