@@ -35,6 +35,7 @@ from .policies.openai_policy import OpenAIPolicy
 from .policy import Act, Conversation, Policy, ScriptedPolicy, tool_call, tool_calls
 from .registry import EnvironmentSource, register_environments
 from .rewards import Rewards, matches, per_episode
+from .tasks.harbor import UnfitTaskError, harbor_tasks
 from .tokens import Tokens, TokenTrace
 from .tool_env.tool_env import ToolEnv
 from .tools.mark import final_answer, tool
@@ -77,12 +78,14 @@ __all__ = [
     "ToolEnv",
     "ToolSchema",
     "Turn",
+    "UnfitTaskError",
     "UnrecordedCallError",
     "episode_specs",
     "failure_counts",
     "failure_summary",
     "final_answer",
     "group_specs",
+    "harbor_tasks",
     "matches",
     "per_episode",
     "play_episode",

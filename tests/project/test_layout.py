@@ -41,6 +41,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "envs/cassettes": {"envs", "envs/runtime", "envs/tools"},
     "envs/tool_env": {"envs", "envs/runtime", "envs/tools", "envs/cassettes"},
     "envs/code": {"envs", "envs/tools", "envs/tool_env"},
+    "envs/tasks": {"envs", "envs/tools", "envs/tool_env"},
     "envs/engine": {"envs", "envs/runtime", "envs/tools", "envs/tool_env"},
     "envs/adapters": {"envs", "envs/runtime", "envs/policies", "envs/tools", "envs/tool_env", "envs/engine"},
     "envs/examples": {"envs", "envs/tools", "envs/tool_env"},

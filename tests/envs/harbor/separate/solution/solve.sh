@@ -1,0 +1,2 @@
+#!/bin/sh
+printf 42 > /app/answer.txt

@@ -1,0 +1,2 @@
+#!/bin/sh
+printf 1 > /app/first.txt

@@ -1,0 +1,3 @@
+#!/bin/sh
+. /tests/expected.sh
+expected /app/second.txt 3
