@@ -58,7 +58,7 @@ async def start_seconds(count: int) -> list[float]:
 @asynccontextmanager
 async def _cat(engine: Engine) -> AsyncIterator[_Echo]:
     image = await default_image(engine)
-    options = BoxOptions(image=image.id, limits=Limits())
+    options = BoxOptions(limits=Limits())
     config = container_config(options, image.id, labels(lifetime=600), image.volumes)
     config["Entrypoint"] = ["cat"]
     launched = await engine.launch(f"gymnast-echo-{uuid.uuid4().hex[:12]}", config)

@@ -38,7 +38,8 @@ def build(
     as_json: AsJSON = False,
 ) -> None:
     """Make the image of the boxes from this machine's Python; needs no registry."""
-    from ...sandbox.docker.images import build, build_dockerfile
+    from ...sandbox.docker.builds import build_dockerfile
+    from ...sandbox.docker.images import build
     from ...sandbox.images.image import DEFAULT_IMAGE
     from ..terminal.output import print_result
 

@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 CALL_SECONDS = 30.0  # for one answer of the engine
 PULL_SECONDS = 60.0  # of silence, while the engine fetches an image
-BUILD_SECONDS = 600.0  # of silence, while it builds one: a step of a Dockerfile may print nothing for long
 EVENT_SECONDS = 1.0  # of silence, while it lists the events of a container
 _ENDING_SECONDS = 8  # in which the engine removes a container that ends
 _REMOVALS = 3  # attempts

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 _USERS = range(2_001_000_000, 2_147_000_000)
 _MAPPED_USERS = range(20_000, 60_000)  # where the engine maps 65536 ids to others of the host
 _OTHERS = 8  # threads for other calls than the start of containers
+_PREPARATIONS = 2  # images that are fetched or built at a time
 
 
 class EngineConnection:
@@ -41,6 +42,7 @@ class EngineConnection:
         self.loop = asyncio.get_running_loop()
         self.users = 0
         self.turns = asyncio.Semaphore(creators)
+        self.preparations = asyncio.Semaphore(_PREPARATIONS)
         self.locks: dict[str, asyncio.Lock] = {}
         self._jobs: set[concurrent.futures.Future[Any]] = set()
         self._unclaimed: set[str] = set()  # containers, by id or name, that no box uses and that may still exist
@@ -213,7 +215,8 @@ class Engine:
             outdated = pull == "always" and name not in self._pulled
             found = None if outdated else await self.call(self.client.inspect, name)
             if found is None and pull != "never":
-                await self.talk(PULL_SECONDS, self.client.pull, name)
+                async with self.connection.preparations:
+                    await self.talk(PULL_SECONDS, self.client.pull, name)
                 self._pulled.add(name)
                 found = await self.call(self.client.inspect, name)
         if found is None:

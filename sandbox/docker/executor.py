@@ -16,7 +16,7 @@ from typing import Any
 
 from ..arguments import checked_environment, checked_modules
 from ..base import WORKSPACE
-from ..box_image import Pull
+from ..box_image import BoxImage, Pull
 from ..errors import EngineError, ImageError
 from ..host.connection import AttachedConnection, Connection
 from ..host.messages import supervisor_settings
@@ -27,7 +27,7 @@ from ..limits import Limits, check_limits
 from . import labels
 from .client import EVENT_SECONDS, Launched
 from .engine import Engine
-from .images import default_image, dockerfile_image
+from .images import image_facts
 from .options import BoxOptions, container_config
 from .processor_time import revive
 from .reaper import reap_once
@@ -42,8 +42,8 @@ class DockerExecutor(SupervisedExecutor):
 
     Args:
         image: the name of an image with Python >= 3.8 (its volumes are empty folders here, and its USER and WORKDIR
-            are not used); or, as a `Path`, the folder of a Dockerfile, which is built when it has changed. The default
-            is made by `gymnast sandbox build`.
+            are not used); or, as a `Path`, the folder of a Dockerfile, which is built when it has changed; or a
+            `BoxImage`. The default is made by `gymnast sandbox build`.
         limits: the resources that the box may use.
         network: "none"; or "bridge", or the name of another network, which give untrusted code a network.
         runtime: a container runtime that protects more than the shared kernel does, such as "runsc" (gVisor, with some
@@ -51,7 +51,7 @@ class DockerExecutor(SupervisedExecutor):
         env: environment variables for the code. The host's environment is not passed on.
         files: the content of `/workspace` after `start` and each `reset`, by relative path; text is encoded as UTF-8.
         pull: when to fetch the image from its registry; "always" fetches it once for each `Engine`. The default image
-            is never fetched. With a Dockerfile's folder, leave this out.
+            is never fetched. Leave this out with a Dockerfile's folder and a `BoxImage`.
         preload: modules to import before the first session, for which their import then takes no time.
         read_only: whether the root file system is read-only; otherwise `reset` replaces the box.
         seccomp: None for our filter of system calls; a profile as JSON, or "unconfined".
@@ -67,7 +67,7 @@ class DockerExecutor(SupervisedExecutor):
     def __init__(
         self,
         *,
-        image: str | Path = DEFAULT_IMAGE,
+        image: str | Path | BoxImage = DEFAULT_IMAGE,
         limits: Limits | None = None,
         network: str = "none",
         runtime: str | None = None,
@@ -81,13 +81,11 @@ class DockerExecutor(SupervisedExecutor):
         best_effort: bool = False,
         start_timeout: float = START_TIMEOUT,
     ) -> None:
-        _check_image(image, pull)
+        self.image = _checked_image(image, pull)
         _check_network(network)
         limits = check_limits(limits)
         super().__init__(limits=limits, files=files, start_timeout=start_timeout)
-        self.dockerfile = image.resolve() if isinstance(image, Path) else None
         self.options = BoxOptions(
-            image=str(self.dockerfile or image),
             limits=limits,
             network=network,
             runtime=runtime,
@@ -96,16 +94,15 @@ class DockerExecutor(SupervisedExecutor):
             environment=tuple(sorted(checked_environment(env).items())),
             preload=checked_modules(preload),
         )
-        self.pull: Pull = pull
         self.best_effort = best_effort
         self.engine = engine or Engine()
         self._given_engine = engine  # part of the key: two executors with engines of their own are alike
-        self.what = f"the image {str(image)!r}"
+        self.what = f"the image {str(self.image)!r}"
         self._reusable = read_only
 
     @property
     def key(self) -> Hashable:
-        return (type(self), self.options, self.dockerfile, self.pull, self.best_effort, self._given_engine)
+        return (type(self), self.image, self.options, self.best_effort, self._given_engine)
 
     @property
     def creators(self) -> int:
@@ -114,27 +111,25 @@ class DockerExecutor(SupervisedExecutor):
     def _renew(self) -> None:
         super()._renew()
         self._has_engine = False  # this executor has opened it
-        self._image: ImageFacts | None = None
+        self._facts: ImageFacts | None = None  # about the image
         self._launched: Launched | None = None
         self._user = 0  # the id of the code's user in the box
+
+    async def prepare(self) -> None:
+        async with self.engine:
+            await image_facts(self.engine, self.image)
 
     async def _prepare(self) -> None:
         if not self._has_engine:
             await self.engine.open()
             self._has_engine = True
-        if self.dockerfile is not None:
-            self._image = await dockerfile_image(self.engine, self.dockerfile)
-        elif self.options.image == DEFAULT_IMAGE:  # never from a registry, where anybody may own this name
-            self._image = await default_image(self.engine)
-        else:
-            self._image = await self.engine.image(self.options.image, self.pull)
+        self._facts = await image_facts(self.engine, self.image)
 
     async def _launch(self) -> Connection:
-        assert self._image is not None
+        assert self._facts is not None
         own_labels = labels.labels(self.limits.lifetime)
         self._user = await self.engine.new_user()
-        image = self._image
-        config = container_config(self.options, image.id, own_labels, image.volumes, user=self._user)
+        config = container_config(self.options, self._facts.id, own_labels, self._facts.volumes, user=self._user)
         name = f"gymnast-{uuid.uuid4().hex[:12]}"
         self._launched = await self.engine.launch(name, config, best_effort=self.best_effort)
         reap_once(self.engine)
@@ -186,21 +181,23 @@ class DockerExecutor(SupervisedExecutor):
             await self.engine.close(deadline)
 
 
-def _check_image(image: str | Path, pull: str) -> None:
+def _checked_image(image: str | Path | BoxImage, pull: Pull) -> BoxImage:
+    if isinstance(image, BoxImage):
+        if pull != "missing":
+            raise ValueError(f"a BoxImage says itself when to fetch it: give pull={pull!r} to BoxImage.named")
+        return image
     if not isinstance(image, str | Path):
-        raise TypeError(f"image must be a name, or a Dockerfile's folder as a Path, got {image!r}")
+        raise TypeError(f"image must be a name, a Dockerfile's folder as a Path, or a BoxImage, got {image!r}")
     if isinstance(image, str) and image.startswith((".", "/", "~")):
         raise ValueError(
             f"image={image!r} is a folder: to build its Dockerfile, give it as a Path, image=Path({image!r})"
         )
-    if not str(image).strip():
-        raise ValueError(f"image must name an image, such as 'python:3.12-slim', got {image!r}")
-    if pull not in ("never", "missing", "always"):
-        raise ValueError(f"pull must be 'never', 'missing' or 'always', got {pull!r}")
+    named = BoxImage.named(str(image), pull=pull)
     if (pull == "always" and image == DEFAULT_IMAGE) or (pull != "missing" and isinstance(image, Path)):
         raise ValueError(
             f"pull={pull!r} is for images from a registry, and {str(image)!r} is made on this machine: leave out pull="
         )
+    return BoxImage.dockerfile(image) if isinstance(image, Path) else named
 
 
 def _check_network(network: str) -> None:

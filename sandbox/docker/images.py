@@ -1,4 +1,4 @@
-"""Has an engine make images: the default one, of this machine's Python, and those of Dockerfiles."""
+"""The images of boxes, which the engine has or makes; the default one is made of this machine's Python."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import asyncio
 import json
 import logging
 import tempfile
+from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from ..box_image import BoxImage
 from ..errors import EngineError, ImageError
+from ..images.digest import digest_of
 from ..images.host_image import CHANGES, RECIPE_LABEL, make_archive, recipe
-from ..images.image import DEFAULT_IMAGE, ImageFacts, check_name, dockerfile_image_name
-from .client import BUILD_SECONDS, Client
+from ..images.image import DEFAULT_IMAGE, ImageFacts, check_name
+from .builds import BUILD_SECONDS, build_dockerfile
 from .connect import StreamConnection
 from .engine import Engine
 
@@ -34,15 +38,16 @@ async def build(engine: Engine, name: str = DEFAULT_IMAGE) -> ImageFacts:
     """Make an image of this machine's Python and command-line tools. It replaces an earlier image of this name.
 
     Raises:
-        ImageError: this machine does not run Linux with glibc, or the name is empty.
-        EngineError: the engine does not answer, or refuses the name.
+        ImageError: this machine does not run Linux with glibc, or the name is empty or impossible.
+        EngineError: the engine does not answer.
     """
     check_name(name)
     previous = await engine.call(engine.client.inspect, name)
     with tempfile.TemporaryDirectory(prefix="gymnast-image-") as folder:
         archive = Path(folder, "rootfs.tar")
         await asyncio.to_thread(make_archive, Path(folder, "rootfs"), archive)
-        await engine.call(_import, engine.client, archive, name)
+        changes = [*CHANGES, f"LABEL {RECIPE_LABEL}={recipe()}"]
+        await engine.talk(BUILD_SECONDS, _import, archive, name, changes)
     if previous is not None and RECIPE_LABEL in previous.labels:
         try:
             await engine.call(engine.client.remove_untagged, previous.id)
@@ -71,43 +76,46 @@ async def build_image(name: str = DEFAULT_IMAGE) -> ImageFacts:
         return await build_if_changed(engine, name)
 
 
-async def build_dockerfile(engine: Engine, folder: str | Path, name: str) -> ImageFacts:
-    """Build an image from the folder of a Dockerfile, as `docker build -t NAME FOLDER` does.
+async def image_facts(engine: Engine, image: BoxImage) -> ImageFacts:
+    """Return the facts about a box's image. It is fetched, built or imported first if the engine does not have it.
+
+    A Dockerfile's folder and a tar file are named by the digest of their content, so they are made once for each. Two
+    images are made at a time, and each one once, however many boxes wait for it.
 
     Raises:
-        ImageError: the build failed (the message ends with its last lines), or the name is empty.
-        EngineError: the engine does not answer, or refuses the name.
+        ImageError: there is no such image, or it could not be made.
+        EngineError: the engine does not answer.
     """
-    check_name(name)
-
-    def work(stream: StreamConnection) -> None:
-        if not Path(folder, "Dockerfile").is_file():
-            raise ImageError(f"there is no Dockerfile in {folder}")
-        lines = list(stream.api.build(path=str(folder), tag=name, rm=True, forcerm=True, decode=True))
-        if lines and "error" in lines[-1]:
-            said = "".join(line.get("stream", "") for line in lines)[-2000:]
-            raise ImageError(f"the image {name!r} could not be built: {lines[-1]['error']}\n{said}")
-
-    await engine.talk(BUILD_SECONDS, work)
-    return await engine.image(name, "never")
-
-
-async def dockerfile_image(engine: Engine, folder: Path) -> ImageFacts:
-    """Return the image of a Dockerfile's folder. It is built once for each content of the folder."""
-    name = await asyncio.to_thread(dockerfile_image_name, folder)
-    async with engine.lock(f"building {name}"):
+    if image.kind == "named":
+        # The default image never comes from a registry, where anybody may own its name.
+        is_default = image.source == DEFAULT_IMAGE
+        return await (default_image(engine) if is_default else engine.image(image.source, image.pull))
+    path = Path(image.source)
+    async with engine.lock(image.source):  # the second of two boxes finds the digest
+        digest = await asyncio.to_thread(digest_of, path)
+    name = f"gymnast-{image.kind}:{sha256(f'{digest} {image.arguments} {image.network}'.encode()).hexdigest()[:16]}"
+    async with engine.lock(f"making {name}"):
         try:
             return await engine.image(name, "never")
         except ImageError:
-            return await build_dockerfile(engine, folder, name)
+            if image.kind == "dockerfile":
+                arguments = dict(image.arguments)
+                return await build_dockerfile(engine, path, name, arguments=arguments, network=image.network)
+            async with engine.connection.preparations:
+                await engine.talk(BUILD_SECONDS, _import, path, name, ())
+            return await engine.image(name, "never")
 
 
-def _import(client: Client, archive: Path, name: str) -> None:
-    from docker.utils import parse_repository_tag  # imported late: it takes longer than the rest of the package
+def _import(stream: StreamConnection, archive: Path, name: str, changes: Sequence[str]) -> None:
+    from docker.errors import APIError  # imported late: it takes longer than the rest of the package
+    from docker.utils import parse_repository_tag
 
     repository, tag = parse_repository_tag(name)
-    changes = [*CHANGES, f"LABEL {RECIPE_LABEL}={recipe()}"]
-    answer: Any = client.api.import_image(src=str(archive), repository=repository, tag=tag or "latest", changes=changes)
-    last = json.loads(answer.strip().splitlines()[-1])
-    if "error" in last:
-        raise ImageError(f"the engine did not take the image {name!r}: {last['error']}")
+    tag = tag or "latest"
+    try:
+        answer: Any = stream.api.import_image(src=str(archive), repository=repository, tag=tag, changes=list(changes))
+        failure = json.loads(answer.strip().splitlines()[-1]).get("error")
+    except APIError as error:
+        failure = error.explanation
+    if failure:
+        raise ImageError(f"the engine did not make the image {name!r} from {archive}: {failure}")

@@ -35,7 +35,6 @@ def default_seccomp() -> str:
 class BoxOptions:
     """The protection of a box, as far as it differs between boxes. Boxes with equal options are interchangeable."""
 
-    image: str
     limits: Limits
     network: str = NO_NETWORK  # "none", "bridge", or the name of a network of the engine
     runtime: str | None = None  # such as "runsc" (gVisor) or "kata"; None is the engine's default

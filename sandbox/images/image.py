@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..errors import ImageError
 
@@ -28,11 +26,3 @@ def check_name(name: str) -> None:
     """Raise ImageError if the name is empty."""
     if not name:
         raise ImageError("an image needs a name, such as 'my-sandbox:latest', got ''")
-
-
-def dockerfile_image_name(folder: Path) -> str:
-    """Return the name of a Dockerfile folder's image, another one for each content of the folder."""
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(f"{path.relative_to(folder)}\0{path.stat().st_mode}\0".encode() + path.read_bytes())
-    return f"gymnast-dockerfile:{digest.hexdigest()[:16]}"

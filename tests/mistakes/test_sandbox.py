@@ -19,7 +19,7 @@ from .answering import Mistake, check_answer, mistakes
     ("DockerExecutor(limit=Limits())", "no 'limit'", "did you mean 'limits'"),
     ("DockerExecutor(limits={'memory': '1g'})", "limits must be a Limits", "got dict"),
     ("DockerExecutor('python:3.12')", "takes 0 positional arguments, got 1", "such as image=..."),
-    ("DockerExecutor(image=3)", "image must be a name, or a Dockerfile's folder as a Path, got 3"),
+    ("DockerExecutor(image=3)", "image must be a name, a Dockerfile's folder as a Path, or a BoxImage, got 3"),
     ("DockerExecutor(env={'A': 1})", "env maps names to values, both of them str, got 'A': 1"),
     ("DockerExecutor(env={'A=B': '1'})", "a name in env", "got 'A=B'"),
     ("DockerExecutor(preload='numpy')", "preload is a list of modules' names", "got 'numpy'"),

@@ -117,7 +117,7 @@ def test_limits_are_checked(limits: dict[str, float], message: str) -> None:
         ({"network": "default"}, ValueError, "network='default' would be the engine's bridge"),
         ({"network": "host"}, ValueError, "another network namespace"),
         ({"network": "container:any"}, ValueError, "another network namespace"),
-        ({"image": ""}, ValueError, "image must name an image, .* got ''"),
+        ({"image": ""}, ValueError, "an image needs a name, .* got ''"),
         ({"image": "./img"}, ValueError, r"is a folder: .* give it as a Path, image=Path\('./img'\)"),
         ({"pull": "always"}, ValueError, "pull='always' is for images from a registry, and .* on this machine"),
         ({"image": Path("folder"), "pull": "never"}, ValueError, "from a registry, and 'folder' is made on this"),

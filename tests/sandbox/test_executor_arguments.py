@@ -110,12 +110,16 @@ def test_boxes_of_two_engines_are_not_interchangeable() -> None:
 
 
 def test_a_dockerfile_is_not_an_image_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in (tmp_path / "python", tmp_path / "other"):
+        folder.mkdir()
+        (folder / "Dockerfile").touch()
     monkeypatch.chdir(tmp_path)
     by_path, by_name = DockerExecutor(image=Path("python")), DockerExecutor(image="python")
     assert by_path.key != by_name.key
     assert DockerExecutor(image=Path("../") / tmp_path.name / "python").key == by_path.key
-    monkeypatch.chdir("/")
-    assert by_path.clone().key == by_path.key != DockerExecutor(image=Path("python")).key
+    assert by_path.clone().key == by_path.key != DockerExecutor(image=Path("other")).key
+    with pytest.raises(ValueError, match=r"there is no Dockerfile in .*nothing"):
+        DockerExecutor(image=Path("nothing"))
 
 
 @pytest.mark.parametrize("make", OF_CODE)

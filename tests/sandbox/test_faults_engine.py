@@ -26,7 +26,7 @@ from gymnast.sandbox import (
     SandboxLostError,
     SandboxTimeoutError,
 )
-from gymnast.sandbox.docker.images import build_dockerfile
+from gymnast.sandbox.docker.builds import build_dockerfile
 
 from .boxes import LIMITS, usable
 

@@ -223,8 +223,8 @@ async def test_a_box_with_system_v_objects_left_behind_is_replaced(image: str) -
 
 
 def test_the_request_to_the_engine_holds_every_measure() -> None:
-    options = BoxOptions(image="x", limits=Limits(), runtime="runsc")
-    config = container_config(options, options.image, {}, ["/data"])
+    options = BoxOptions(limits=Limits(), runtime="runsc")
+    config = container_config(options, "x", {}, ["/data"])
     host = config["HostConfig"]
     assert host["NetworkMode"] == "none"
     assert "NetworkDisabled" not in config

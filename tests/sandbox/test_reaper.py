@@ -28,7 +28,7 @@ async def test_the_reaper_removes_what_dead_owners_left_and_nothing_else(image: 
     living = owner_module.labels(3600)
     made = {}
     for name, labels in (("dead", dead), ("living", living)):
-        config = container_config(BoxOptions(image=image, limits=LIMITS), image, labels, [])
+        config = container_config(BoxOptions(limits=LIMITS), image, labels, [])
         made[name] = (
             await engine.call(engine.client.api.create_container_from_config, config, f"gymnast-test-{name}")
         )["Id"]
@@ -75,7 +75,7 @@ def test_which_owners_are_dead(change: dict[str, str], state: str, age: float, a
 
 async def test_a_running_box_may_be_that_of_another_machine_of_the_same_name(image: str, engine: Engine) -> None:
     labels = owner_module.labels(3600) | {f"{owner_module.LABEL}.boot": "another"}
-    config = container_config(BoxOptions(image=image, limits=LIMITS), image, labels, [])
+    config = container_config(BoxOptions(limits=LIMITS), image, labels, [])
     config["HostConfig"]["AutoRemove"] = False  # as if the machine had lost power
     launched = await engine.launch("gymnast-test-elsewhere", config)
     try:
