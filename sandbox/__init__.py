@@ -24,6 +24,7 @@ from .errors import (
 from .images.image import DEFAULT_IMAGE
 from .lifecycle import RetireReason, Sandbox
 from .limits import Limits
+from .local.bwrap import BwrapExecutor
 from .local.executor import LocalExecutor
 from .pool import ExecutorPool, PoolStatistics, pool_of
 from .testing.scripted_executor import ScriptedExecutor, ScriptError
@@ -31,6 +32,7 @@ from .testing.scripted_executor import ScriptedExecutor, ScriptError
 __all__ = [
     "DEFAULT_IMAGE",
     "BoxImage",
+    "BwrapExecutor",
     "DockerExecutor",
     "Engine",
     "EngineError",

@@ -6,14 +6,12 @@ container's root. It has three capabilities: to start processes as that user (SE
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ..base import WORKSPACE
 from ..host.boot import BOOT
+from ..host.seccomp import default_seccomp
 from ..limits import Limits, size_of
 
 NO_NETWORK = "none"
@@ -23,12 +21,6 @@ _CPU_PERIOD = 100_000  # microseconds, in which the processes of a box get `cpus
 
 # An empty file takes about 1 KiB of the box's memory. So empty files in /workspace and /tmp take at most a quarter.
 _MEMORY_PER_INODE = 8 << 10
-
-
-@cache
-def default_seccomp() -> str:
-    """Return our filter of system calls, in the engine's format."""
-    return json.dumps(json.loads(Path(__file__).with_name("seccomp.json").read_text("utf-8")))
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)

@@ -118,13 +118,16 @@ def _describe(entry: Any) -> tuple[bytes, int]:
 
 def empty_memory() -> None:
     """Empty every file system in memory that the code can write to. No other process of it may be running."""
-    with open("/proc/self/mounts") as file:
-        mounts = [line.split() for line in file]
-    for _, path, kind, options, *_ in mounts:
-        if kind not in ("tmpfs", "mqueue") or "rw" not in options.split(","):
-            continue
+    for path in in_memory("tmpfs", "mqueue"):
         if os.stat(path).st_uid == os.getuid() or os.access(path, os.W_OK | os.X_OK):
             empty(path)
+
+
+def in_memory(*kinds: str) -> list[str]:
+    """Return where file systems of these kinds are mounted, if they can be written to."""
+    with open("/proc/self/mounts") as file:
+        mounts = [line.split() for line in file]
+    return [path for _, path, kind, options, *_ in mounts if kind in kinds and "rw" in options.split(",")]
 
 
 def empty(path: str) -> None:

@@ -40,10 +40,12 @@ class Host:
     def next(self, deadline: float) -> tuple[dict[str, Any], bytes]:
         """Wait for the next request. If there is no request by the deadline, the box ends."""
         deadline = min(deadline, self._end)
+        self._loop.is_idle = True
         while not self._frames:
             if time.monotonic() >= deadline:
                 self._shut_down("its lifetime or idle time is over")
             self._loop.pump(deadline)
+        self._loop.is_idle = False
         return self._frames.popleft()
 
     def reply(self, answer: dict[str, Any], parts: list[bytes]) -> None:

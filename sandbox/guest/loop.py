@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -27,6 +28,9 @@ class Loop:
         self.unreaped = False  # whether a child may have ended since the last reap()
         self._expected: set[int] = set()
         self.current = 0  # the id of the running request
+        self.check: Callable[[bool], float] = lambda is_idle: math.inf  # called by `pump`; returns seconds to the next
+        self.is_idle = False  # no request is running
+        self._next_check = 0.0
         self.unwanted = -1  # the id of the request that the host asked to interrupt last
         wakeup, write_end = os.pipe()
         for fd in (wakeup, write_end):
@@ -54,7 +58,10 @@ class Loop:
 
     def pump(self, deadline: float) -> None:
         """Wait for events until a moment of time.monotonic(), or for less, and handle them."""
-        seconds = min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT)
+        now = time.monotonic()
+        if now >= self._next_check:
+            self._next_check = now + self.check(self.is_idle)
+        seconds = min(max(0.0, min(deadline, self._next_check) - now), _LONGEST_WAIT)
         for fd, _ in self._epoll.poll(seconds, _EVENTS):
             call = self._calls.get(fd)
             if call is not None:  # None if an earlier event of this round ended the watch

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import math
 import os
 import signal
 import stat
@@ -18,8 +19,9 @@ from typing import Any, Union
 
 from . import processes
 from .files import empty, empty_memory
+from .memory import Meter
 
-_SET_CHILD_SUBREAPER = 36  # of prctl(2)
+_SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36  # of prctl(2)
 _MOVED = "the box's folder is not where it was; what is there now was left alone"
 _DEATH_SECONDS = 3.0  # far more than killed descendants need to end
 _COUNTERS = (  # of control groups, version 2 and version 1: OOM kills, memory, and the names of its relevant fields
@@ -29,11 +31,20 @@ _COUNTERS = (  # of control groups, version 2 and version 1: OOM kills, memory, 
 
 
 class Container:
-    """Owns every process but init, and every file system in memory. The code runs as another user."""
+    """Owns every process but init, and every file system in memory.
+
+    The code runs as another user. Where there is only one user, the supervisor is process 1: then the kernel drops the
+    code's signals to it, and the filter of system calls denies the rest.
+    """
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._user: int = settings["user"]
-        assert self._user, "root may write to /dev, a file system in memory, so that wipe() would empty it"
+        self._user: int | None = settings["user"]
+        assert self._user != 0, "root may write to /dev, a file system in memory, so that wipe() would empty it"
+        self._rlimits = Rlimits(settings["rlimits"])
+        if self._user is None:
+            _yield_memory()  # so that the forked code does: it may not write this later
+            _prctl(_SET_DUMPABLE, 0, "hide this process")
+        self._meter = Meter(settings["measured"]) if settings["measured"] else None
         self._events, self._usage, self._names = -1, "", frozenset()
         for events, usage, names in _COUNTERS:
             if os.path.exists(events):
@@ -42,12 +53,15 @@ class Container:
 
     def confine(self) -> None:
         """Turn the calling process, which was just forked, into one of the code's: it loses every privilege."""
-        # The kernel must kill the code for memory before the supervisor. It refuses to lower the number.
-        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-            file.write("500")
+        if self._user is not None:
+            _yield_memory()
+            self._become(self._user)
+        self._rlimits.set()  # last: at the limit on processes a new user may start no program
+
+    def _become(self, user: int) -> None:
         os.setgroups([])
-        os.setresgid(self._user, self._user, self._user)
-        os.setresuid(self._user, self._user, self._user)  # drops every capability, as no user id is 0 any more
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)  # drops every capability, as no user id is 0 any more
 
     def processes(self) -> set[int]:
         """Every process but init and the supervisor."""
@@ -69,8 +83,14 @@ class Container:
     def clean_up(self) -> None:
         """Do nothing: when the supervisor ends, the kernel kills the rest, and the files are in memory."""
 
+    def check(self, is_idle: bool) -> float:
+        """Kill the code if it uses too much memory and the kernel does not care; return seconds to the next check."""
+        return self._meter.check(is_idle) if self._meter else math.inf
+
     def oom_kills(self) -> int:
-        """Return how many processes of the box have been killed for memory; 0 if the kernel does not count them."""
+        """Return how often processes of the box have been killed for memory; 0 if nobody counts them."""
+        if self._meter:
+            return self._meter.kills
         if self._events < 0:
             return 0
         _, _, rest = os.pread(self._events, 4096, 0).partition(b"oom_kill ")
@@ -78,6 +98,8 @@ class Container:
 
     def memory(self) -> int:
         """Return the bytes that processes and in-memory files use; not the page cache, which the kernel can drop."""
+        if self._meter:
+            return self._meter.used()
         if not self._usage:
             return 0
         with open(self._usage, "rb") as file:
@@ -104,12 +126,8 @@ class Descendants:
         own = settings["local"]
         self.root: str = own["root"]
         self.folders = [os.path.relpath(path, self.root) for path in (settings["workspace"], own["tmp"])]
-        # An image may lack these two modules; a host has the whole standard library.
-        self._resource = importlib.import_module("resource")
-        self._rlimits = [(getattr(self._resource, name), value) for name, value in own["rlimits"].items()]
-        prctl = importlib.import_module("ctypes").CDLL(None, use_errno=True).prctl
-        if prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-            raise OSError("this kernel does not give orphans to a subreaper")
+        self._rlimits = Rlimits(settings["rlimits"])
+        _prctl(_SET_CHILD_SUBREAPER, 1, "give orphans to a subreaper")
         os.mkdir(self.root, 0o700)
         self._held = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)  # so that its inode number is not reused
         for name in self.folders:
@@ -119,13 +137,8 @@ class Descendants:
 
     def confine(self) -> None:
         """Turn the calling process, which was just forked, into one of the code's: it gets the limits of a process."""
-        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-            file.write("500")  # refused where it is higher already
-        for kind, value in self._rlimits:
-            _, hard = self._resource.getrlimit(kind)
-            if hard != self._resource.RLIM_INFINITY:
-                value = min(value, hard)
-            self._resource.setrlimit(kind, (value, value))
+        _yield_memory()
+        self._rlimits.set()
 
     def processes(self) -> set[int]:
         """Every descendant, zombies included.
@@ -179,6 +192,9 @@ class Descendants:
             empty(self.root)
             os.rmdir(self.root)
 
+    def check(self, is_idle: bool) -> float:
+        return math.inf
+
     def oom_kills(self) -> int:
         return 0  # the kernel has no counter for these processes alone
 
@@ -197,6 +213,33 @@ class Descendants:
             raise OSError(errno.ESTALE, _MOVED)
         os.chmod(self.root, 0o700)
         os.chdir(self.root)
+
+
+class Rlimits:
+    """The limits of one process, by the names of the module `resource`; none of them is set where there is no name."""
+
+    def __init__(self, limits: dict[str, int]) -> None:
+        # An image may lack the module; a host has the whole standard library.
+        self._resource: Any = importlib.import_module("resource") if limits else None
+        self._limits = {getattr(self._resource, name): limit for name, limit in limits.items()}
+
+    def set(self) -> None:
+        """Set the limits of the calling process, as far as its hard limits are not lower."""
+        for kind, limit in self._limits.items():
+            _, hard = self._resource.getrlimit(kind)
+            lowest = limit if hard == self._resource.RLIM_INFINITY else min(limit, hard)
+            self._resource.setrlimit(kind, (lowest, lowest))
+
+
+def _yield_memory() -> None:
+    """Have the kernel kill this process for memory before others. It refuses where the number is higher already."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("500")
+
+
+def _prctl(option: int, value: int, purpose: str) -> None:
+    if importlib.import_module("ctypes").CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError("this kernel does not " + purpose)
 
 
 Owner = Union[Container, Descendants]  # noqa: UP007 - Python 3.8 evaluates this

@@ -47,6 +47,7 @@ class Supervisor:
         self._own_environment = self.environment = {**os.environ, **settings["environment"]}
         self.owned: Owner = Descendants(settings) if settings["local"] else Container(settings)
         self.loop = Loop()
+        self.loop.check = self.owned.check
         self.born = time.monotonic()
         self.host = Host(self.loop, decoder, frames, self.born + settings["lifetime"], self.shut_down)
         folder = os.path.join(settings["local"]["tmp"] if settings["local"] else "/tmp", ".tools")

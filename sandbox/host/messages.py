@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 from ..base import ExecutionResult, FileEntry, Status
@@ -34,13 +35,17 @@ def supervisor_settings(
     *,
     user: int | None = None,
     local: dict[str, Any] | None = None,
+    rlimits: Mapping[str, int] = MappingProxyType({}),
+    measured: bool = False,
 ) -> dict[str, Any]:
     """Return the settings of a box, which are the first message to its supervisor.
 
     Args:
         limits, workspace, environment, preload: of the executor. Every box has some more variables.
-        user: the id of the code's user and group in a container.
-        local: None in a container; otherwise the folder and the process limits of a box on the host itself.
+        user: the id of the code's user and group in a container; None for the supervisor's own.
+        local: None in a container; otherwise the folders of a box on the host itself.
+        rlimits: the limits of each process of the code, by the names of the module `resource`.
+        measured: whether the supervisor holds the limit on memory, as the kernel does not.
     """
     common = {"HOME": workspace, "USER": "sandbox", "LANG": "C.UTF-8", "TERM": "dumb", "MPLBACKEND": "Agg"}
     common |= {"PYTHONUNBUFFERED": "1", **dict.fromkeys(_ONE_THREAD, "1")}
@@ -55,6 +60,8 @@ def supervisor_settings(
         "lifetime": limits.lifetime,
         "user": user,
         "local": local,
+        "rlimits": dict(rlimits),
+        "measured": size_of(limits.memory) if measured else 0,
     }
 
 

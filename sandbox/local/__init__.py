@@ -1,1 +1,1 @@
-"""Boxes that are processes of this machine, without isolation; start reading at `executor.py`."""
+"""Boxes that are processes of this machine: `bwrap.py` with isolation, `executor.py` without."""

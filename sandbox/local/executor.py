@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import contextlib
-import os
 import platform
 import socket
 import sys
-import tempfile
-import threading
 import warnings
-import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..arguments import checked_environment, checked_modules
 from ..errors import ImageError, SandboxClosedError
-from ..host.connection import Connection
 from ..host.messages import supervisor_settings
-from ..host.supervised_executor import START_TIMEOUT, SupervisedExecutor
+from ..host.supervised_executor import START_TIMEOUT
 from ..host.supervisor_client import SupervisorClient
 from ..keywords import checks_keywords
 from ..limits import Limits, check_limits, size_of
+from .host_executor import HostExecutor
 from .process import LocalProcess, has_proc, start_process
 
 _NOT_HELD = ("cpus", "pids", "shm", "max_inodes")  # limits that cannot be set for a subprocess
 
 
 @checks_keywords(limits=Limits)
-class LocalExecutor(SupervisedExecutor):
+class LocalExecutor(HostExecutor[LocalProcess]):
     """A box that is a subprocess on this machine: FOR CODE THAT YOU TRUST. IT PROTECTS NOBODY.
 
         async with LocalExecutor() as box:
@@ -83,10 +76,6 @@ class LocalExecutor(SupervisedExecutor):
                 stacklevel=2,
             )
 
-    def _renew(self) -> None:
-        super()._renew()
-        self._process: LocalProcess | None = None
-
     @property
     def key(self) -> Hashable:
         environment = tuple(sorted(self.env.items()))
@@ -112,21 +101,11 @@ class LocalExecutor(SupervisedExecutor):
                 "use DockerExecutor, whose engine brings its own Linux"
             )
 
-    async def _launch(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
-        with tempfile.TemporaryFile() as stderr, theirs, contextlib.ExitStack() as undo:
-            undo.callback(ours.close)
-            _, connection = await loop.create_connection(
-                lambda: _LocalConnection(self.limits, os.dup(stderr.fileno())), sock=ours
-            )
-            undo.callback(connection.abort, "it could not be started")
-            try:
-                self._process = start_process(self.python_path, theirs, stderr)
-            except OSError as error:
-                raise ImageError(f"python={self.python_path!r} could not be started: {error}") from error
-            undo.pop_all()
-        return connection
+    def _start_process(self, connection: socket.socket, stderr: IO[bytes]) -> LocalProcess:
+        try:
+            return start_process(self.python_path, connection, stderr)
+        except OSError as error:
+            raise ImageError(f"python={self.python_path!r} could not be started: {error}") from error
 
     def _settings(self) -> dict[str, Any]:
         assert self._process is not None
@@ -138,50 +117,11 @@ class LocalExecutor(SupervisedExecutor):
             "RLIMIT_DATA": size_of(limits.memory),
         }
         tmp = str(root / "tmp")
-        local = {"root": str(root), "tmp": tmp, "rlimits": rlimits}
-        return supervisor_settings(
-            limits, str(root / "workspace"), {"TMPDIR": tmp, **self.env}, self.preload, local=local
-        )
+        local, workspace = {"root": str(root), "tmp": tmp}, str(root / "workspace")
+        environment = {"TMPDIR": tmp, **self.env}
+        return supervisor_settings(limits, workspace, environment, self.preload, local=local, rlimits=rlimits)
 
     async def _boot(self, box: SupervisorClient) -> None:
         await super()._boot(box)
         assert self._process is not None
         self._process.note_folder()
-
-    def _remove(self, *, is_silent: bool) -> concurrent.futures.Future[None] | None:
-        process, self._process = self._process, None
-        if process is None:
-            return None
-        ending: concurrent.futures.Future[None] = concurrent.futures.Future()
-        ending.set_running_or_notify_cancel()  # from here on it cannot be cancelled
-        # Not a daemon: if this program ends meanwhile, it must wait until the box is gone.
-        threading.Thread(target=_end, args=(process, is_silent, ending), name="gymnast-local", daemon=False).start()
-        return ending
-
-
-class _LocalConnection(Connection):
-    """A connection to a supervisor whose stderr is a file.
-
-    A pipe would have to be read beside the socket, and its end awaited as well as the socket's.
-    """
-
-    def __init__(self, limits: Limits, stderr: int) -> None:
-        super().__init__(limits)
-        self._stderr_file = stderr
-        self._close_stderr = weakref.finalize(self, os.close, stderr)  # a loop that ended calls no connection_lost()
-        self._close_stderr.atexit = False  # a pool that is closed at exit may still need it
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        size = os.fstat(self._stderr_file).st_size
-        self._keep_stderr(os.pread(self._stderr_file, 4096, max(0, size - 4096)))
-        self._close_stderr()
-        super().connection_lost(exc)
-
-
-def _end(process: LocalProcess, is_silent: bool, ending: concurrent.futures.Future[None]) -> None:
-    try:
-        process.end(is_silent)
-    except BaseException as error:
-        ending.set_exception(error)
-    else:
-        ending.set_result(None)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gymnast.sandbox import DEFAULT_IMAGE, DockerExecutor, Engine, Limits, Status
-from gymnast.sandbox.docker.options import default_seccomp
+from gymnast.sandbox.host.seccomp import default_seccomp
 
 from .boxes import LIMITS, eventually, usable
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gymnast.sandbox import DockerExecutor, Status
-from gymnast.sandbox.docker.options import default_seccomp
+from gymnast.sandbox.host.seccomp import default_seccomp
 
 from .boxes import LIMITS
 

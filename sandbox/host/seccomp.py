@@ -1,0 +1,102 @@
+"""Our filter of system calls: as the profile that an engine reads, and as the program that the kernel reads."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..errors import ImageError
+
+_ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+_LIBRARY = "libseccomp.so.2"
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000  # actions of libseccomp; an errno is added to the second
+_MASKED_EQUAL = 7
+_COMPARISONS = {"SCMP_CMP_NE": 1, "SCMP_CMP_EQ": 4, "SCMP_CMP_MASKED_EQ": _MASKED_EQUAL}
+_PID = 0xFFFFFFFF  # the bits of an argument that the kernel takes as a process id
+
+# The argument of a call that names a process.
+_OF_A_PROCESS = {
+    **dict.fromkeys(("kill", "tkill", "pidfd_open", "prlimit64", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "tgkill"), 0),
+    **dict.fromkeys(("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"), 0),
+}
+
+Comparison = tuple[int, int, int, int]  # an argument's number, an operator, and one or two values
+
+
+class _Comparison(ctypes.Structure):
+    _fields_ = (("number", ctypes.c_uint), ("operator", ctypes.c_int), ("a", ctypes.c_uint64), ("b", ctypes.c_uint64))
+
+
+@cache
+def default_seccomp() -> str:
+    """Return our filter of system calls, in the engine's format."""
+    return json.dumps(json.loads(Path(__file__).with_name("seccomp.json").read_text("utf-8")))
+
+
+@cache
+def compiled_filter(denied: tuple[str, ...] = (), *, guards_init: bool) -> bytes:
+    """Return our filter as a program for the kernel of this machine.
+
+    Args:
+        denied: calls that it denies besides.
+        guards_init: whether it denies to signal, limit or slow down the process 1. For a supervisor that runs as the
+            same user as the code.
+
+    Raises:
+        ImageError: this machine has no libseccomp.
+    """
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        raise ImageError(f"the filter of system calls needs {_LIBRARY}: install libseccomp ({error})") from None
+    library.seccomp_init.restype = ctypes.c_void_p
+    profile = json.loads(default_seccomp())
+    context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(_ERRNO | profile["defaultErrnoRet"])))
+    try:
+        for rule in profile["syscalls"]:
+            architectures = rule.get("includes", {}).get("arches")
+            if architectures is None or _ARCHITECTURES.get(platform.machine().lower()) in architectures:
+                for name in set(rule["names"]) - set(denied):
+                    _add(library, context, rule, name, guards_init)
+        return _exported(library, context)
+    finally:
+        library.seccomp_release(context)
+
+
+def _add(library: ctypes.CDLL, context: ctypes.c_void_p, rule: dict[str, Any], name: str, guards_init: bool) -> None:
+    number = library.seccomp_syscall_resolve_name(name.encode())
+    if number < 0:  # this processor, or this libseccomp, does not have it: it stays denied
+        return
+    action = _ALLOW if rule["action"] == "SCMP_ACT_ALLOW" else _ERRNO | rule["errnoRet"]
+    conditions: Sequence[Sequence[Comparison]] = [
+        [(one["index"], _COMPARISONS[one["op"]], one["value"], one.get("valueTwo", 0)) for one in rule.get("args", [])]
+    ]
+    if guards_init and name in _OF_A_PROCESS:
+        conditions = [[condition] for condition in _not_init(_OF_A_PROCESS[name])]
+    elif guards_init and name == "setpriority":  # of this process only: another form would name every process
+        conditions = [[(0, _MASKED_EQUAL, _PID, os.PRIO_PROCESS), (1, _MASKED_EQUAL, _PID, 0)]]
+    for condition in conditions:
+        comparisons = (_Comparison * len(condition))(*(_Comparison(*one) for one in condition))
+        code = library.seccomp_rule_add_array(context, ctypes.c_uint32(action), number, len(condition), comparisons)
+        assert code == 0, (name, code)
+
+
+def _not_init(argument: int) -> list[Comparison]:
+    """Say that the process id in an argument is not 1: it is 0, or one of its other bits is set."""
+    bits = [(argument, _MASKED_EQUAL, 1 << bit, 1 << bit) for bit in range(1, 32)]
+    return [(argument, _MASKED_EQUAL, _PID, 0), *bits]
+
+
+def _exported(library: ctypes.CDLL, context: ctypes.c_void_p) -> bytes:
+    file = os.memfd_create("gymnast-seccomp")
+    try:
+        assert library.seccomp_export_bpf(context, file) == 0
+        return os.pread(file, 1 << 20, 0)
+    finally:
+        os.close(file)
