@@ -67,6 +67,18 @@ def image() -> str:
     return DEFAULT_IMAGE
 
 
+@pytest.fixture(scope="session")
+def bubblewrap() -> None:
+    """Tests with this fixture are skipped if bubblewrap makes no boxes here."""
+    from gymnast.sandbox import EngineError
+    from gymnast.sandbox.local.bwrap import require_bubblewrap
+
+    try:
+        require_bubblewrap()
+    except EngineError as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture
 async def engine(image: str) -> AsyncIterator[Engine]:
     from gymnast.sandbox import Engine

@@ -42,8 +42,10 @@ class Container:
         assert self._user != 0, "root may write to /dev, a file system in memory, so that wipe() would empty it"
         self._rlimits = Rlimits(settings["rlimits"])
         if self._user is None:
+            prctl = _prctl()
+            self._set_dumpable = lambda value: prctl(_SET_DUMPABLE, value, 0, 0, 0)
             _yield_memory()  # so that the forked code does: it may not write this later
-            _prctl(_SET_DUMPABLE, 0, "hide this process")
+            self._set_dumpable(0)
         self._meter = Meter(settings["measured"]) if settings["measured"] else None
         self._events, self._usage, self._names = -1, "", frozenset()
         for events, usage, names in _COUNTERS:
@@ -56,6 +58,8 @@ class Container:
         if self._user is not None:
             _yield_memory()
             self._become(self._user)
+        else:
+            self._set_dumpable(1)  # else the supervisor could not measure it
         self._rlimits.set()  # last: at the limit on processes a new user may start no program
 
     def _become(self, user: int) -> None:
@@ -127,7 +131,8 @@ class Descendants:
         self.root: str = own["root"]
         self.folders = [os.path.relpath(path, self.root) for path in (settings["workspace"], own["tmp"])]
         self._rlimits = Rlimits(settings["rlimits"])
-        _prctl(_SET_CHILD_SUBREAPER, 1, "give orphans to a subreaper")
+        if _prctl()(_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+            raise OSError("this kernel does not give orphans to a subreaper")
         os.mkdir(self.root, 0o700)
         self._held = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)  # so that its inode number is not reused
         for name in self.folders:
@@ -237,9 +242,9 @@ def _yield_memory() -> None:
         file.write("500")
 
 
-def _prctl(option: int, value: int, purpose: str) -> None:
-    if importlib.import_module("ctypes").CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
-        raise OSError("this kernel does not " + purpose)
+def _prctl() -> Any:
+    """Return the C library's function. An image may lack the module that calls it; a host has it."""
+    return importlib.import_module("ctypes").CDLL(None, use_errno=True).prctl
 
 
 Owner = Union[Container, Descendants]  # noqa: UP007 - Python 3.8 evaluates this

@@ -19,7 +19,7 @@ _SCRATCH = 40  # descriptors from here on are free while a child arranges its ow
 def spawn(
     run: Callable[[], Any], fds: dict[int, int], environment: dict[str, str], cwd: str, enter: Callable[[], None]
 ) -> int:
-    """Fork a process that gives up its privileges (`enter`) and keeps only the descriptors `{its number: ours}`.
+    """Fork a process that keeps only the descriptors `{its number: ours}` and gives up its privileges (`enter`).
 
     Each standard stream that is not among them is the null device, opened anew: processes that share one opening of a
     file share its locks and flags too, and could leave messages there.
@@ -36,8 +36,8 @@ def spawn(
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
         os.nice(5)  # so that the supervisor gets its turn beside a fork bomb
-        enter()
         _arrange(fds)
+        enter()
         os.environ.clear()
         os.environ.update(environment)
         try:

@@ -59,8 +59,8 @@ class BwrapExecutor(HostExecutor[BwrapProcess]):
             print((await box.python("import os; os.listdir('/home')")).stderr)
 
     It needs Linux and the program `bwrap`, and neither an engine nor root. The code sees the folders `/usr` and `/lib`
-    of this machine and the folder of `python`, all read-only; `/workspace`, `/tmp` and `/dev/shm` are in memory. Our filter of
-    system calls holds as in a container.
+    of this machine and the folder of `python`, all of them read-only; `/workspace`, `/tmp` and `/dev/shm` are in
+    memory. The filter of system calls is that of a container.
 
     Memory and processes of the whole box are held by a control group where this user may make one. Elsewhere the
     supervisor measures the memory and kills the code if it is too much (`Status.OOM`), and the kernel counts the

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.sandbox import DockerExecutor, Status
+from gymnast.sandbox import BwrapExecutor, DockerExecutor, Executor, Status
 from gymnast.sandbox.host.seccomp import default_seccomp
 
 from .boxes import LIMITS
@@ -82,13 +82,16 @@ BY_ARGUMENTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-async def box(image: str) -> AsyncIterator[DockerExecutor]:
-    async with DockerExecutor(limits=LIMITS) as box:
+@pytest.fixture(scope="module", params=[DockerExecutor, BwrapExecutor])
+async def box(image: str, request: pytest.FixtureRequest) -> AsyncIterator[Executor]:
+    """The engine compiles the profile for the one, we for the other."""
+    if request.param is BwrapExecutor:
+        request.getfixturevalue("bubblewrap")
+    async with request.param(limits=LIMITS) as box:
         yield box
 
 
-async def refusal(box: DockerExecutor, number: int | None, *arguments: int) -> str:
+async def refusal(box: Executor, number: int | None, *arguments: int) -> str:
     """The name of the errno with which a call fails, or its result."""
     result = await box.python(f"""
 import ctypes, errno
@@ -103,19 +106,19 @@ errno.errorcode[ctypes.get_errno()] if result == -1 else str(result)""")
 
 
 @pytest.mark.parametrize("name", [name for name, numbers in DENIED.items() if numbers[ARCHITECTURE] is not None])
-async def test_a_call_is_denied(box: DockerExecutor, name: str) -> None:
+async def test_a_call_is_denied(box: Executor, name: str) -> None:
     assert await refusal(box, DENIED[name][ARCHITECTURE]) == "EPERM"
     assert not [rule for rule in RULES if name in rule["names"]]
 
 
 @pytest.mark.parametrize(("numbers", "arguments"), BY_ARGUMENTS)
 async def test_a_call_is_denied_for_its_arguments(
-    box: DockerExecutor, numbers: tuple[int, int], arguments: tuple[int, ...]
+    box: Executor, numbers: tuple[int, int], arguments: tuple[int, ...]
 ) -> None:
     assert await refusal(box, numbers[ARCHITECTURE], *arguments) == "EPERM"
 
 
-async def test_clone3_is_said_not_to_exist(box: DockerExecutor) -> None:
+async def test_clone3_is_said_not_to_exist(box: Executor) -> None:
     """Its flags are in memory, where a filter cannot see them. The C library then uses clone."""
     assert await refusal(box, 435) == "ENOSYS"
 
@@ -124,7 +127,7 @@ async def test_clone3_is_said_not_to_exist(box: DockerExecutor) -> None:
 ALLOWED_OF_THE_NEW = {452, 453, 454, 455, 456, 462}  # fchmodat2, map_shadow_stack, futex_*, mseal
 
 
-async def test_unknown_system_calls_are_denied(box: DockerExecutor) -> None:
+async def test_unknown_system_calls_are_denied(box: Executor) -> None:
     for number in sorted(set(range(451, 520)) - ALLOWED_OF_THE_NEW):
         assert await refusal(box, number) in ("EPERM", "ENOSYS"), number
 
@@ -143,7 +146,7 @@ FOREIGN_CALLS = {  # getpid() by the tables of other architectures that the proc
 
 
 @pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in FOREIGN_CALLS[ARCHITECTURE].items()])
-async def test_system_calls_of_other_architectures_are_denied(box: DockerExecutor, code: str) -> None:
+async def test_system_calls_of_other_architectures_are_denied(box: Executor, code: str) -> None:
     own = await box.python(FOREIGN.format(code="b8270000000f05c3") + ", __import__('os').getpid()")
     assert own.status is Status.OK
     result = await box.python(FOREIGN.format(code=code))
@@ -176,7 +179,7 @@ async def test_without_the_filter_the_engine_would_allow_more(image: str) -> Non
 # --- what works -------------------------------------------------------------------------------------------------
 
 
-async def test_threads(box: DockerExecutor) -> None:
+async def test_threads(box: Executor) -> None:
     code = """
 import concurrent.futures, queue, threading
 done = queue.Queue()
@@ -187,7 +190,7 @@ sorted(done.get() for _ in range(20)) == list(range(20)), squares"""
     assert (await box.python(code, timeout=30)).value == "(True, [0, 1, 4, 9, 16])"
 
 
-async def test_subprocesses(box: DockerExecutor) -> None:
+async def test_subprocesses(box: Executor) -> None:
     code = """
 import os, pty, subprocess, sys
 said = subprocess.run([sys.executable, "-c", "print(input()[::-1])"], input="abc", capture_output=True, text=True)
@@ -199,7 +202,7 @@ said.stdout, piped, os.waitstatus_to_exitcode(spawned), popen"""
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-async def test_multiprocessing(box: DockerExecutor, method: str) -> None:
+async def test_multiprocessing(box: Executor, method: str) -> None:
     code = f"""
 import math, multiprocessing, operator
 from multiprocessing import shared_memory
@@ -220,7 +223,7 @@ pooled, said, piped, seen, value.value, process.exitcode"""
     assert result.value == "([1, 1, 2, 6, 24], 'through a queue', [1, 2], 42, 2, 0)", result.stderr
 
 
-async def test_asyncio_and_the_standard_library(box: DockerExecutor) -> None:
+async def test_asyncio_and_the_standard_library(box: Executor) -> None:
     code = """
 import asyncio, mmap, os, select, socket, sqlite3, ssl, tempfile, time, zoneinfo, resource
 async def main():
@@ -240,7 +243,7 @@ served, mapped, select.select([right], [], [], 5)[0] == [right], rows, os.sched_
     assert result.value == "((b'HELLO\\n', b'child\\n', None), 5000, True, [(42,)], True)", result.stderr
 
 
-async def test_bash_and_ordinary_programs(box: DockerExecutor) -> None:
+async def test_bash_and_ordinary_programs(box: Executor) -> None:
     command = """
 set -u
 mkdir -p a/b && cd a && for i in 3 1 2; do echo $i; done | sort -r | tee list | head -2 | tr '\\n' ' '
