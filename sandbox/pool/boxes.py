@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ..base import Executor
 from .states import BoxState, PooledBox, PoolOptions, PoolStatistics, Subpool, by_state
 
 logger = logging.getLogger("gymnast.sandbox")
@@ -51,11 +52,13 @@ class Boxes:
         self._leave(box)
         box.state, box.since = state, self._loop.time()
         self.of[state][box] = box.subpool.boxes[state][box] = None
+        box.subpool.register()
 
     def create(self, subpool: Subpool) -> None:
-        executor = subpool.template.clone()
-        executor.files = {}  # a lease writes its own
-        box = PooledBox(subpool, executor)
+        sandbox = subpool.template.clone()
+        if isinstance(sandbox, Executor):
+            sandbox.files = {}  # a lease writes its own
+        box = PooledBox(subpool, sandbox)
         self._begin(box, BoxState.CREATING, self._start(box))
 
     def check(self, box: PooledBox) -> None:
@@ -65,8 +68,10 @@ class Boxes:
     def move(self, box: PooledBox, subpool: Subpool) -> None:
         """Let a box count for another subpool."""
         del box.subpool.boxes[box.state][box]
+        box.subpool.register()
         box.subpool = subpool
         subpool.boxes[box.state][box] = None
+        subpool.register()
 
     def take_back(self, box: PooledBox) -> None:
         """Reset a box whose lease is over, or close it if it is used up; an unused one is ready at once."""
@@ -95,16 +100,16 @@ class Boxes:
 
     def why_retire(self, box: PooledBox) -> str | None:
         """The category of the reason why a box should not serve another lease; None without one."""
-        if box.executor.retire_reason is not None:
-            return box.executor.retire_reason.category
-        if box.uses and not self.options.reuse:
-            return "reuse=False"
+        if box.sandbox.retire_reason is not None:
+            return box.sandbox.retire_reason.category
+        if box.uses and not (self.options.reuse and box.sandbox.reusable):
+            return "reuse=False" if box.sandbox.reusable else "not reusable"
         if box.uses and box.subpool.reused is not None:
             return "fresh=True"
         if box.uses >= self.options.max_uses:
             return "max_uses"
         # A lease may then last for the other half.
-        return "age" if self._loop.time() - box.born > box.executor.lifetime / 2 else None
+        return "age" if self._loop.time() - box.born > box.sandbox.lifetime / 2 else None
 
     def close_if_worn(self, box: PooledBox) -> bool:
         """Close an idle box that is too old, or known to be dead; return whether it was."""
@@ -124,6 +129,7 @@ class Boxes:
     def _leave(self, box: PooledBox) -> None:
         self.of[box.state].pop(box, None)  # a new box is in no state yet
         box.subpool.boxes[box.state].pop(box, None)
+        box.subpool.register()
 
     # The steps.
 
@@ -168,13 +174,13 @@ class Boxes:
     async def _start(self, box: PooledBox) -> None:
         async with self._creators:
             box.born = self._loop.time()
-            await box.executor.start()
+            await box.sandbox.start()
         box.made, box.subpool.failures = True, 0
         self.counters.created += 1
 
     async def _check(self, box: PooledBox) -> str | None:
         try:
-            await box.executor.ping(timeout=PING_SECONDS)
+            await box.sandbox.ping(timeout=PING_SECONDS)
         except Exception as error:
             logger.info("an idle box gave no sign of life and is replaced: %s", error)
             return "unhealthy"
@@ -183,7 +189,7 @@ class Boxes:
     async def _reset(self, box: PooledBox) -> str | None:
         try:
             async with asyncio.timeout(RESET_SECONDS):
-                await box.executor.reset()
+                await box.sandbox.reset()
         except Exception as error:
             logger.info("a box could not be reset and is replaced: %s", error)
             return "reset failed"
@@ -199,7 +205,7 @@ class Boxes:
             if box.lease is not None:
                 await box.lease.settle()
         finally:
-            await box.executor.close()
+            await box.sandbox.close()
 
     def _disposed(self, box: PooledBox, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -15,15 +15,18 @@ import warnings
 import weakref
 from collections.abc import AsyncIterator
 from functools import cache
-from typing import Self
+from typing import Self, TypeVar
 
 from ..base import Executor
 from ..cancellation import finish
 from ..errors import PoolLoopError, SandboxClosedError
 from ..keywords import checks_keywords
+from ..lifecycle import Sandbox
 from ..limits import check_timeout, count_of
 from .scheduler import Scheduler
 from .states import PoolOptions, PoolStatistics
+
+Kind = TypeVar("Kind", bound=Sandbox)
 
 EXIT_SECONDS = 1.0  # for a loop in another thread to end a pool's task when the interpreter exits
 
@@ -38,9 +41,10 @@ class ExecutorPool:
         async with pool, pool.lease() as box:
             await box.python("6 * 7")
 
-    A lease takes about a millisecond if a box is idle. Otherwise it waits for its turn: first come, first served. A box
-    must answer a ping before it is lent. A box that may not be clean is closed and replaced: one that ran out of
-    memory, had to be killed, was tampered with, or still runs a call.
+    A lease takes about a millisecond if a box is idle. Otherwise it waits for its turn: first come, first served, but a
+    box that comes free may first serve leases of its own image that stand near the front. A lease whose image is being
+    fetched or built takes no turn. A box must answer a ping before it is lent. A box that may not be clean is closed
+    and replaced: one that ran out of memory, had to be killed, was tampered with, or still runs a call.
 
     The pool belongs to the event loop that first leases from it, until it is closed. `asyncio.run` closes the pool
     when its loop ends. A pool that is dropped while it is open is closed too if its loop runs, with a
@@ -118,6 +122,20 @@ class ExecutorPool:
                 await self.close()
             raise
         return self
+
+    async def prepare(self, *executors: Sandbox) -> None:
+        """Fetch or build the images of leases to come, while other leases go on. A lease does so itself otherwise.
+
+        It opens the pool.
+
+        Args:
+            executors: the templates of these leases.
+
+        Raises:
+            EngineError, ImageError: one of them could not be prepared; the others are.
+            PoolLoopError: the pool is open in another event loop.
+        """
+        await self._scheduler_here().prepare(map(check_template, executors))
 
     @contextlib.asynccontextmanager
     async def lease(
@@ -269,9 +287,9 @@ def pool_of(executor: Executor) -> ExecutorPool:
     return _pools[executor]
 
 
-def check_template(executor: Executor) -> Executor:
+def check_template(executor: Kind) -> Kind:
     """Return the executor. Raises TypeError if it is not one, and ValueError if it was started."""
-    if not isinstance(executor, Executor):
+    if not isinstance(executor, Sandbox):
         raise TypeError(f"a pool makes boxes from an Executor, such as DockerExecutor(), got {executor!r}")
     if executor.state != "new":
         raise ValueError("a pool makes its boxes itself: give it an executor that was not started")

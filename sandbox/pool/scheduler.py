@@ -1,8 +1,8 @@
 """Decides which lease gets which box, in one event loop; `boxes.py` holds the life of the boxes.
 
 An event is a lease that comes or ends, or a box that is ready or gone. It moves only the waiters that it concerns from
-one line to another (`Waiters`), so its cost grows neither with the boxes nor with the waiters. A lease that is
-cancelled leaves its line, and its box goes to the next.
+one line to another (`Waiters`), so its cost grows neither with the boxes nor with the waiters nor with the templates. A
+lease that is cancelled leaves its line, and its box goes to the next.
 """
 
 from __future__ import annotations
@@ -10,24 +10,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from ..base import Executor
 from ..errors import EngineError, SandboxClosedError, SandboxTimeoutError
+from ..lifecycle import Sandbox
 from .boxes import Boxes
 from .lease import LeasedExecutor
+from .preparation import Preparations
 from .spares import Spares
-from .states import BoxState, PooledBox, PoolOptions, PoolStatistics, Subpool, Waiter, Waiters, WaitingLine
+from .states import BoxState, PooledBox, PoolOptions, PoolStatistics, Registry, Subpool, Waiter, Waiters, WaitingLine
 
 logger = logging.getLogger("gymnast.sandbox")
 
+# A box that comes free may go to a lease of its own image out of turn: to one that stands at most this many times
+# `max_boxes` behind the first, while the first has been passed over for less than these seconds.
+NEAR, PATIENCE = 4, 10.0
 TICK_SECONDS = 5.0  # between two searches for boxes to close; less if `idle` is short
 
 
 class Scheduler:
     """Lends, cleans and replaces boxes, in the event loop in which it is made; spare boxes are made like `template`."""
 
-    def __init__(self, template: Executor, options: PoolOptions, counters: PoolStatistics) -> None:
+    def __init__(self, template: Sandbox, options: PoolOptions, counters: PoolStatistics) -> None:
         self.options = options
         self.counters = counters
         self.boxes = Boxes(
@@ -42,7 +47,8 @@ class Scheduler:
         self.closing = False
         self.close_boxes = True  # at the end; False where the interpreter exits first
         self._loop = asyncio.get_running_loop()
-        self._waiters = Waiters()
+        self._waiters, self._registry = Waiters(), Registry()
+        self._preparations = Preparations(self._prepared)
         self._subpools: weakref.WeakValueDictionary[Hashable, Subpool] = weakref.WeakValueDictionary()
         self._spares = Spares(options, self.boxes, self._subpool(template))
         self._timer: asyncio.TimerHandle | None = None
@@ -57,22 +63,25 @@ class Scheduler:
     # Leases.
 
     async def acquire(
-        self, template: Executor, timeout: float, *, fresh: bool, priority: bool
+        self, template: Sandbox, timeout: float, *, fresh: bool, priority: bool
     ) -> tuple[PooledBox, LeasedExecutor]:
         """Wait for a box: first come, first served, but leases with priority first. Raises as `ExecutorPool.lease`."""
         started = self._loop.time()
         subpool = self._subpool(template, fresh=fresh and self.options.reuse)
         self._spares.note_use()
         waiter = Waiter(subpool, self._loop.create_future(), priority)
-        self._waiters.add(waiter)
         try:
-            self._advance()
+            if self._preparations.is_ready(subpool.key, template):
+                self._waiters.add(waiter, self._waiters.queue)
+                self._advance()
+            else:
+                self._waiters.add(waiter, self._preparations.begin(subpool.key, template))
             await asyncio.wait([waiter.turn], timeout=timeout)
         except BaseException:
             self._leave(waiter)
             raise
         if not waiter.turn.done():
-            message = self._shortage(timeout)
+            message = self._shortage(waiter, timeout)
             self._leave(waiter)
             self.counters.timeouts += 1
             raise SandboxTimeoutError(message)
@@ -83,7 +92,9 @@ class Scheduler:
         self.counters.reused += box.uses > 0
         self.counters.wait_seconds += self._loop.time() - started
         box.uses += 1
-        box.lease = LeasedExecutor(box.executor, template.files)
+        assert isinstance(box.sandbox, Executor)
+        assert isinstance(template, Executor)
+        box.lease = LeasedExecutor(box.sandbox, template.files)
         return box, box.lease
 
     def release(self, box: PooledBox) -> None:
@@ -95,7 +106,17 @@ class Scheduler:
         if reused is not None and reused.waiting:
             self.boxes.move(box, reused)  # a waiter gets it after a reset, which is faster than a new box
         self.boxes.take_back(box)
+        self._keep_image(box.subpool)
         self._advance()
+
+    def _keep_image(self, subpool: Subpool) -> None:
+        """Promise a box that is being reset to a lease of its own image, out of turn: a new box takes far longer."""
+        if subpool.queued and subpool.coming > len(subpool.expecting):
+            first, waiter = self._waiters.queue.first, next(iter(subpool.queued))
+            first.passed = first.passed or self._loop.time()
+            is_near = waiter.number - first.number <= NEAR * self.options.max_boxes
+            if is_near and not first.priority and self._loop.time() - first.passed < PATIENCE:
+                self._waiters.move(waiter, subpool.expecting)
 
     def _leave(self, waiter: Waiter) -> None:
         """Stop waiting; a box that was granted in the meantime goes back unused."""
@@ -107,7 +128,9 @@ class Scheduler:
             if box.state is BoxState.LEASED:
                 self.boxes.take_back(box)
 
-    def _shortage(self, timeout: float) -> str:
+    def _shortage(self, waiter: Waiter, timeout: float) -> str:
+        if waiter.line in self._preparations.lines:
+            return f"the image of this lease was not ready within {timeout:g} s: it is still being fetched or built"
         now, limit = self._loop.time(), self.options.max_boxes
         out = [now - box.since for box in self.boxes.of[BoxState.LEASED]]
         longest = f", the longest for {max(out):.1f} s" if out else ""
@@ -117,7 +140,21 @@ class Scheduler:
             f"raise max_boxes={limit}, or run fewer episodes at a time"
         )
 
-    # Events of boxes.
+    # Events of images and boxes.
+
+    def _prepared(self, key: Hashable, line: WaitingLine, error: BaseException | None) -> None:
+        if error is not None:
+            self.counters.failed_creations += 1
+            if key == self._spares.main.key:
+                self._spares.main.failures += 1
+            if not line:
+                logger.warning("an image could not be got ready; it is tried again for the next lease: %s", error)
+        while line:
+            if error is None:
+                self._waiters.move(line.first, self._waiters.queue)
+            else:
+                self._end_wait(line.first, error)
+        self._advance()
 
     def _ready(self, box: PooledBox) -> None:
         if box.subpool.expecting:
@@ -165,12 +202,15 @@ class Scheduler:
             pass
         if self._waiters.queue and self._waiters.queue.first.priority:
             # The next box must be for this waiter: take back the boxes on their way to waiters without priority.
-            for line in self._served_lines():
+            for line in (self._waiters.slots, *[subpool.expecting for subpool in self._registry.yielding]):
                 while line.without_priority:
                     self._waiters.move_back(line)
-        if not self._waiters.queue:
-            for _ in range(min(self._spares.missing(len(self._waiters)), self._room)):
-                self.boxes.create(self._spares.main)
+        missing, main = min(self._spares.missing(len(self._waiters)), self._room), self._spares.main
+        if missing > 0 and not self._preparations.is_ready(main.key, main.template):
+            self._preparations.begin(main.key, main.template)
+        elif not self._waiters.queue:
+            for _ in range(missing):
+                self.boxes.create(main)
         self._watch()
 
     def _provide(self, waiter: Waiter) -> bool:
@@ -217,11 +257,9 @@ class Scheduler:
         for box in self.boxes.of[BoxState.IDLE]:
             self.boxes.close(box, "evicted")
             return True
-        for subpool in list(self._subpools.values()):
-            creating = subpool.boxes[BoxState.CREATING]
-            if creating and subpool.coming > len(subpool.expecting):
-                self.boxes.close(next(reversed(creating)), "evicted")
-                return True
+        for subpool in self._registry.surplus:
+            self.boxes.close(next(reversed(subpool.boxes[BoxState.CREATING])), "evicted")
+            return True
         return False
 
     def _grant(self, waiter: Waiter, box: PooledBox) -> None:
@@ -229,7 +267,7 @@ class Scheduler:
         self._waiters.remove(waiter)
         waiter.turn.set_result(box)
 
-    def _end_wait(self, waiter: Waiter, error: Exception) -> None:
+    def _end_wait(self, waiter: Waiter, error: BaseException) -> None:
         self._waiters.remove(waiter)
         waiter.turn.set_exception(error)
 
@@ -239,18 +277,15 @@ class Scheduler:
 
     # Subpools, spare boxes and time.
 
-    def _subpool(self, template: Executor, *, fresh: bool = False) -> Subpool:
+    def _subpool(self, template: Sandbox, *, fresh: bool = False) -> Subpool:
         """The boxes of a template; if `fresh`, only those that no lease has had."""
         key = (template.key, fresh)
         subpool = self._subpools.get(key)
         if subpool is None:
-            subpool = Subpool(template, reused=self._subpool(template) if fresh else None)
+            reused = self._subpool(template) if fresh else None
+            subpool = Subpool(template, key[0], self._registry, reused)
             self._subpools[key] = subpool
         return subpool
-
-    def _served_lines(self) -> list[WaitingLine]:
-        """The lines of the waiters for whom a box is on its way."""
-        return [self._waiters.slots, *(subpool.expecting for subpool in list(self._subpools.values()))]
 
     def _watch(self) -> None:
         """Look again in a while, as long as there is a box or a waiter."""
@@ -265,6 +300,8 @@ class Scheduler:
 
     async def warm_up(self) -> None:
         """Make the spare boxes; raises the error of one that could not be made."""
+        if self.options.warm:
+            await self.prepare([self._spares.main.template])
         self._advance()
         making = list(self.boxes.of[BoxState.CREATING])
         if tasks := [box.task for box in making if box.task is not None]:
@@ -273,12 +310,18 @@ class Scheduler:
             if box.error is not None:
                 raise box.error
 
+    async def prepare(self, templates: Iterable[Sandbox]) -> None:
+        """See `ExecutorPool.prepare`."""
+        await self._preparations.prepare(templates)
+
     async def shut_down(self) -> None:
         """Close every box, leased ones too, and wait until they are gone."""
         self.closing = True
         if self._timer is not None:
             self._timer.cancel()
-        for line in (self._waiters.queue, *self._served_lines()):
+        expecting = [subpool.expecting for subpool in list(self._subpools.values())]
+        for line in (self._waiters.queue, self._waiters.slots, *expecting, *self._preparations.lines):
             while line:
                 self._end_wait(line.first, SandboxClosedError("the pool was closed while a lease waited"))
+        await self._preparations.stop()
         await self.boxes.close_all()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from ..base import Executor
+from ..lifecycle import Sandbox
 from .lease import LeasedExecutor
 
 
@@ -56,6 +57,14 @@ def by_state() -> list[dict[PooledBox, None]]:
     return [{} for _ in BoxState]
 
 
+class Registry:
+    """Those subpools that a decision may concern, so that none looks at all of them."""
+
+    def __init__(self) -> None:
+        self.surplus: dict[Subpool, None] = {}  # a box is being made there that no waiter expects
+        self.yielding: dict[Subpool, None] = {}  # a waiter without priority expects a box there
+
+
 class WaitingLine:
     """Waiters in the order in which they are served: those with priority first. Every operation takes constant time."""
 
@@ -94,30 +103,58 @@ class WaitingLine:
         return self._first if waiter.priority else self._others
 
 
+class Queue(WaitingLine):
+    """The waiters for whom no box is planned yet. Each subpool knows its own ones in this order."""
+
+    def append(self, waiter: Waiter) -> None:
+        super().append(waiter)
+        waiter.subpool.queued[waiter] = None
+
+    def push_front(self, waiter: Waiter) -> None:
+        super().push_front(waiter)
+        waiter.subpool.queued.move_to_end(waiter, last=False)
+
+    def remove(self, waiter: Waiter) -> None:
+        super().remove(waiter)
+        del waiter.subpool.queued[waiter]
+
+
 @dataclass(eq=False)
 class Subpool:
     """The boxes of one template, which are interchangeable, and the waiters for whom one of them is on its way."""
 
-    template: Executor
+    template: Sandbox
+    key: Hashable  # of the template
+    registry: Registry
     reused: Subpool | None = None  # of fresh boxes: the subpool that a box may join after its first lease
     boxes: list[dict[PooledBox, None]] = field(default_factory=by_state)
     expecting: WaitingLine = field(default_factory=WaitingLine)
+    queued: OrderedDict[Waiter, None] = field(default_factory=OrderedDict)  # those in the queue
     waiting: int = 0  # in any line
     failures: int = 0  # boxes that could not be made, in a row
 
     @property
     def coming(self) -> int:
         """Boxes that will soon be ready."""
-        return (
-            len(self.boxes[BoxState.CREATING])
-            + len(self.boxes[BoxState.CHECKING])
-            + len(self.boxes[BoxState.RESETTING])
-        )
+        boxes = self.boxes
+        return len(boxes[BoxState.CREATING]) + len(boxes[BoxState.CHECKING]) + len(boxes[BoxState.RESETTING])
 
     @property
     def spare(self) -> int:
         """Boxes that are idle or coming, and that no waiter expects."""
         return self.coming + len(self.boxes[BoxState.IDLE]) - len(self.expecting)
+
+    def register(self) -> None:
+        """Keep the registry up to date; called after each change of the boxes or of the waiters that expect one."""
+        surplus = bool(self.boxes[BoxState.CREATING]) and self.coming > len(self.expecting)
+        for subpools, belongs in (
+            (self.registry.surplus, surplus),
+            (self.registry.yielding, self.expecting.without_priority > 0),
+        ):
+            if belongs:
+                subpools[self] = None
+            else:
+                subpools.pop(self, None)
 
 
 @dataclass(eq=False)
@@ -125,7 +162,7 @@ class PooledBox:
     """One box of a pool. Only `Boxes` changes its state."""
 
     subpool: Subpool
-    executor: Executor
+    sandbox: Sandbox
     state: BoxState = BoxState.CREATING
     since: float = 0.0  # when it entered its state
     born: float = 0.0
@@ -144,6 +181,8 @@ class Waiter:
     subpool: Subpool
     turn: asyncio.Future[PooledBox]
     priority: bool
+    number: int = 0  # in the order of arrival
+    passed: float | None = None  # since when others are served out of turn, while this one is the first
     tried_again: bool = False
     line: WaitingLine | None = None
 
@@ -153,24 +192,29 @@ class Waiters:
 
     - `queue`: no box is planned yet for these waiters;
     - `slots`: a box is being closed, and the waiter's box will be made in its place;
-    - `Subpool.expecting`: for each of these waiters a box of the subpool is on its way.
+    - `Subpool.expecting`: for each of these waiters a box of the subpool is on its way;
+    - a line of `Preparations`: their image is not ready.
     """
 
     def __init__(self) -> None:
-        self.queue, self.slots = WaitingLine(), WaitingLine()
+        self.queue, self.slots = Queue(), WaitingLine()
         self._count = 0
+        self._arrived = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, waiter: Waiter) -> None:
-        self.queue.append(waiter)
+    def add(self, waiter: Waiter, line: WaitingLine) -> None:
+        line.append(waiter)
         self._count += 1
+        self._arrived += 1
+        waiter.number = self._arrived
         waiter.subpool.waiting += 1
 
     def remove(self, waiter: Waiter) -> None:
         assert waiter.line is not None
         waiter.line.remove(waiter)
+        waiter.subpool.register()
         self._count -= 1
         waiter.subpool.waiting -= 1
 
@@ -178,9 +222,11 @@ class Waiters:
         assert waiter.line is not None
         waiter.line.remove(waiter)
         line.append(waiter)
+        waiter.subpool.register()
 
     def move_back(self, line: WaitingLine) -> None:
         """Put the last waiter of a line to the front of the queue."""
         waiter = line.last
         line.remove(waiter)
         self.queue.push_front(waiter)
+        waiter.subpool.register()

@@ -35,8 +35,7 @@ async def test_leases_are_served_in_the_order_in_which_they_came() -> None:
     served: list[int] = []
 
     async def episode(number: int) -> None:
-        template = None if number % 3 else LocalExecutor(env={"OTHER": "1"})
-        async with pool.lease(template):
+        async with pool.lease():
             served.append(number)
 
     async with ExecutorPool(LocalExecutor(), max_boxes=1) as pool:

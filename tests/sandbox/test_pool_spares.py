@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from gymnast.sandbox import ExecutorPool, ImageError, LocalExecutor, SandboxError, ScriptedExecutor
+from gymnast.sandbox import (
+    ExecutionResult,
+    ExecutorPool,
+    ImageError,
+    LocalExecutor,
+    SandboxError,
+    ScriptedExecutor,
+    Status,
+)
 
 from .boxes import eventually, usable
 from .pools import at_rest
@@ -104,7 +112,7 @@ async def test_waiting_leases_fail_in_order_if_boxes_cannot_be_made() -> None:
 # --- the scheduler's own work -----------------------------------------------------------------------------------
 
 
-def instructions_per_lease(boxes: int) -> float:
+def instructions_per_lease(boxes: int, templates: int = 1) -> float:
     """The Python instructions that the pool's code runs for a lease, with four times as many leases as boxes.
 
     They are counted and not timed, so the machine does not matter.
@@ -120,14 +128,15 @@ def instructions_per_lease(boxes: int) -> float:
         count += event == "opcode"
         return trace
 
-    async def episode() -> None:
-        async with pool.lease():
+    async def episode(number: int) -> None:
+        result = ExecutionResult(status=Status.OK, stdout=str(number % templates))  # part of the template's key
+        async with pool.lease(ScriptedExecutor([result])):
             for _ in range(3):
                 await asyncio.sleep(0)
 
     async def play() -> None:
         async with pool:
-            await asyncio.gather(*(episode() for _ in range(4 * boxes)))
+            await asyncio.gather(*map(episode, range(4 * boxes)))
             assert pool.statistics.leases == 4 * boxes
 
     pool, before = ExecutorPool(ScriptedExecutor([]), max_boxes=boxes), sys.gettrace()
@@ -139,6 +148,7 @@ def instructions_per_lease(boxes: int) -> float:
     return count / (4 * boxes)
 
 
-def test_the_work_for_a_lease_does_not_grow_with_the_boxes_and_waiters() -> None:
-    small, large = instructions_per_lease(4), instructions_per_lease(40)
+@pytest.mark.parametrize("templates", [(1, 1), (8, 80)])
+def test_the_work_for_a_lease_does_not_grow_with_boxes_waiters_and_templates(templates: tuple[int, int]) -> None:
+    small, large = instructions_per_lease(4, templates[0]), instructions_per_lease(40, templates[1])
     assert large < 1.5 * small
