@@ -39,7 +39,7 @@ help-all: ## list the targets for those who change gymnast, and the benchmarks
 train: $(VENV)/.train ## train the calculator agent from scratch; SEED=2 ALGORITHM=rloo
 	@$(BIN)/python examples/calculator.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
 
-train-code: $(VENV)/.train ## train an agent that writes programs; needs Docker
+train-code: $(VENV)/.train ## train an agent that writes programs; needs Docker or bubblewrap
 	@$(BIN)/python examples/code_agent.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
 
 train-vision: $(VENV)/.vision ## train an agent that sees, and a blind control

@@ -1,4 +1,4 @@
-"""Train a model to answer questions by writing Python that runs in a Docker sandbox.
+"""Train a model to answer questions by writing Python that runs in a sandbox.
 
     python examples/code_agent.py --seed 1
 
@@ -8,8 +8,8 @@ others: `from tools import final_answer, read`. Its success on new questions ris
 some minutes on two cores. With `--tools-in calls` the model calls the tools itself, so it has to compute in its head.
 With `--model Qwen/Qwen3-0.6B` the same file trains a model from the Hub.
 
-It needs a Docker engine, and makes the sandbox's image from this machine's Python if it is not there yet. The run is
-left in `runs/code-agent-<algorithm>-seed<seed>/`.
+It needs Docker, for which it makes an image of this machine's Python; or bubblewrap, where no engine answers. The run
+is left in `runs/code-agent-<algorithm>-seed<seed>/`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import torch
 from rich.console import Console
 
 from gymnast.envs import CodeEnv, tool, tool_call
-from gymnast.sandbox import DockerExecutor, ExecutorPool, Limits, SandboxError, build_image
+from gymnast.sandbox import ExecutorPool, Limits, SandboxError, default_executor
 from gymnast.trainer import AgentTrainer, GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder
 from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
@@ -159,11 +159,11 @@ def evaluate(trainer: AgentTrainer, tasks: list[dict[str, Any]], console: Consol
 
 def run(arguments: argparse.Namespace, console: Console) -> None:
     started = time.perf_counter()
-    asyncio.run(build_image())
+    executor = default_executor(limits=Limits(memory="128m", workspace="16m", tmp="16m", pids=32))
+    console.print(f"sandbox: {type(executor).__name__}")
     folder = arguments.output_dir / f"code-agent-{arguments.algorithm}-seed{arguments.seed}"
     records = RunFolder(folder)
-    limits = Limits(memory="128m", workspace="16m", tmp="16m", pids=32)
-    pool = ExecutorPool(DockerExecutor(limits=limits), max_boxes=arguments.boxes)
+    pool = ExecutorPool(executor, max_boxes=arguments.boxes)
     try:
         environment = Files(code_executor=pool, code_timeout=5.0, tools_in=arguments.tools_in)
         trainer = make_trainer(arguments, environment, folder, [records, RichProgress(console)], console)
@@ -194,7 +194,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
         "leases": statistics.leases,
     }
     records.write_summary(summary)
-    console.print(f"{statistics.leases} episodes had a clean sandbox each, from {statistics.created} containers")
+    console.print(f"{statistics.leases} episodes had a clean sandbox each, from {statistics.created} boxes")
     console.print(f"run folder: {folder}")
     console.print(f"gymnast why {folder} says why the reward is what it is, gymnast view {folder} shows the episodes")
 
@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=60, help="optimiser steps (default: %(default)s)")
     parser.add_argument("--tools-in", choices=("python", "calls"), default="python", help="who calls the tools")
-    parser.add_argument("--boxes", type=int, default=64, help="containers at a time (default: %(default)s)")
+    parser.add_argument("--boxes", type=int, default=64, help="boxes at a time (default: %(default)s)")
     parser.add_argument("--model", help="a model of the Hugging Face Hub; by default a tiny one is made")
     parser.add_argument("--output-dir", type=Path, default=Path("runs"))
     arguments = parser.parse_args()

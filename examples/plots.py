@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gymnast.envs import CodeEnv, Image, RolloutEngine, ScriptedPolicy, tool, tool_call
 from gymnast.records.files.episode_log import append_episodes
-from gymnast.sandbox import DockerExecutor, ExecutorPool, Limits, SandboxError, build_image
+from gymnast.sandbox import ExecutorPool, Limits, SandboxError, default_executor
 
 
 class PlotEnv(CodeEnv):
@@ -65,8 +65,7 @@ def main() -> None:
     parser.add_argument("--output-dir", type=Path, default=Path("runs/plots"))
     folder = parser.parse_args().output_dir
     try:
-        asyncio.run(build_image())
-        pool = ExecutorPool(DockerExecutor(limits=Limits(memory="128m")), max_boxes=1)
+        pool = ExecutorPool(default_executor(limits=Limits(memory="128m")), max_boxes=1)
         try:
             [episode] = RolloutEngine(PlotEnv(pool), ScriptedPolicy(CALLS)).play([ROW])
         finally:

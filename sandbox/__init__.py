@@ -2,6 +2,7 @@
 
 from .base import ExecutionResult, Executor, FileEntry, Status
 from .box_image import BoxImage
+from .defaults.executor import default_executor
 from .docker.engine import Engine
 from .docker.executor import DockerExecutor
 from .docker.images import build_image
@@ -61,6 +62,7 @@ __all__ = [
     "ScriptedExecutor",
     "Status",
     "build_image",
+    "default_executor",
     "pool_of",
     "reap",
 ]

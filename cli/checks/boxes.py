@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
-from ...sandbox import DEFAULT_IMAGE, DockerExecutor, Engine, SandboxError
+from ...sandbox import DEFAULT_IMAGE, BwrapExecutor, DockerExecutor, Engine, SandboxError
 from ...sandbox.docker.images import default_image
 from ...sandbox.docker.reaper import boxes
 from ...sandbox.images.host_image import RECIPE_LABEL, recipe
+from ...sandbox.local.bwrap import require_bubblewrap, what_is_not_held
 from ..terminal.verdicts import Finding
 
 SLOW_START = 5.0  # seconds
@@ -15,8 +17,14 @@ SLOW_RESET = 0.5
 
 
 async def diagnose() -> dict[str, Finding]:
-    """Try the engine, the image, a box and its isolation, in this order, until one fails."""
+    """Try the engine, the image, a box and its isolation, in this order, until one fails; or else bubblewrap."""
     findings: dict[str, Finding] = {}
+    step = "bubblewrap"
+    try:
+        await asyncio.to_thread(require_bubblewrap)
+        findings[step] = Finding("pass", f"it makes boxes; {what_is_not_held()}")
+    except SandboxError as error:
+        findings[step] = Finding("skip", str(error))  # an engine does
     step = "engine"
     try:
         async with Engine() as engine:
@@ -29,13 +37,16 @@ async def diagnose() -> dict[str, Finding]:
                 advice = f"{DEFAULT_IMAGE} was made from another Python or version of gymnast: gymnast sandbox build"
                 findings[step] = Finding("warn", advice)
             step = "box"
-            findings |= await _try_box(engine)
+            findings |= await _try_box(DockerExecutor(engine=engine))
             step = "containers"
             abandoned = sum(box.is_abandoned for box in await boxes(engine))
             advice = f"{abandoned} are abandoned: gymnast sandbox reap" if abandoned else "none is abandoned"
             findings[step] = Finding("warn" if abandoned else "pass", advice)
     except SandboxError as error:
         findings[step] = Finding("fail", str(error))
+        if step == "engine" and findings["bubblewrap"].outcome == "pass":
+            findings[step] = Finding("warn", f"{error} Until then, bubblewrap makes the boxes.")
+            findings |= await _try_box(BwrapExecutor())
     return findings
 
 
@@ -49,10 +60,10 @@ except OSError:
 """
 
 
-async def _try_box(engine: Engine) -> dict[str, Finding]:
+async def _try_box(executor: DockerExecutor | BwrapExecutor) -> dict[str, Finding]:
     """Start a box, run code in it, try to leave it, and reset it."""
     started = time.perf_counter()
-    async with DockerExecutor(engine=engine) as box:
+    async with executor as box:
         start = _timed("a box started", time.perf_counter() - started, SLOW_START)
         result = await box.python("print(6 * 7)", timeout=20)
         works = result.stdout.strip() == "42"

@@ -50,7 +50,7 @@ class CodeEnv(ToolsInCodeEnv):
 
     def __init__(
         self,
-        code_executor: Executor | ExecutorPool,
+        code_executor: Executor | ExecutorPool | None = None,
         tools: Sequence[ToolLike] = (),
         *,
         code_timeout: float | None = None,
@@ -63,7 +63,8 @@ class CodeEnv(ToolsInCodeEnv):
 
         Args:
             code_executor: An executor that is not started: boxes are made like it, and all copies of the environment
-                lease them from one pool, `pool_of(executor)`. Or a pool, to choose its size or to share it.
+                lease them from one pool, `pool_of(executor)`. Or a pool, to choose its size or to share it. By default
+                `default_executor()`: Docker, or bubblewrap where no engine answers.
             tools: Plain functions as tools, beside the methods marked with `@tool`; and sources such as `MCPTools`.
             code_timeout: Seconds for one call of `python` or `bash`, and for one hidden check; by default the
                 class attribute, 30. All calls of one turn together have five times as long.
@@ -77,6 +78,7 @@ class CodeEnv(ToolsInCodeEnv):
         Raises:
             TypeError: `code_executor` is neither an executor nor a pool, `code_timeout` is not a number, or an option
                 is unknown.
+            EngineError: no executor is given, and this machine has neither Docker nor bubblewrap.
             ValueError: the executor is started already, or an option is out of its range.
         """
         super().__init__(code_executor, tools, **options)

@@ -6,16 +6,24 @@ import contextlib
 import inspect
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 from ...sandbox.base import Executor
+from ...sandbox.defaults.executor import default_executor
 from ...sandbox.errors import EngineLoopError, PoolLoopError, SandboxClosedError
 from ...sandbox.pool import ExecutorPool, pool_of
 from ..core import ConfigurationError, Message
 from ..tool_env.tool_env import ToolEnv
 from ..tools.sources import ToolLike
 from .files import files_of
+
+
+@cache
+def _own_executor() -> Executor:
+    """Return the executor of all environments that were given none, so that their copies share one pool."""
+    return default_executor()
 
 
 class LeasedBoxEnv(ToolEnv):
@@ -28,7 +36,9 @@ class LeasedBoxEnv(ToolEnv):
     _lease: contextlib.AsyncExitStack | None = None  # gives the box back
     _lease_seconds: float = 0.0
 
-    def __init__(self, code_executor: Executor | ExecutorPool, tools: Sequence[ToolLike] = (), **options: Any) -> None:
+    def __init__(
+        self, code_executor: Executor | ExecutorPool | None = None, tools: Sequence[ToolLike] = (), **options: Any
+    ) -> None:
         """Make the environment; see `CodeEnv`."""
         misplaced = sorted(set(options) & set(inspect.signature(ExecutorPool).parameters))
         if misplaced:
@@ -37,6 +47,8 @@ class LeasedBoxEnv(ToolEnv):
                 f"{misplaced[0]}=...))"
             )
         super().__init__(tools, **options)
+        if code_executor is None:
+            code_executor = _own_executor()
         if not isinstance(code_executor, Executor | ExecutorPool):
             raise TypeError(
                 f"code_executor must be an executor such as DockerExecutor(), or an ExecutorPool, got {code_executor!r}"

@@ -50,7 +50,9 @@ class Calls:
         for name, mode in (("tools.py", 0o644), ("tools", 0o755), ("", 0o755)):
             path = os.path.join(self.folder, name)
             if name:
-                with open(path, "wb") as file:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+                with open(path, "xb") as file:  # a new one: code may have put a pipe, or a link, in its place
                     file.write(module)
             os.chmod(path, mode)
         if is_new:

@@ -74,23 +74,31 @@ def _is_root() -> bool:
     return os.geteuid() == 0 and first[0] == 0 and first[2] >= _USERS[-1]
 
 
+def program() -> str:
+    """Return the path of bubblewrap's program; EngineError if there is none."""
+    found = shutil.which("bwrap")
+    if found is None:
+        raise EngineError(f"bubblewrap is missing; {INSTALL}")
+    return found
+
+
 @cache
-def options() -> frozenset[str]:
-    """Return the options of this machine's bubblewrap; EngineError if there is none."""
+def options(program: str) -> frozenset[str]:
+    """Return the options of a bubblewrap; EngineError if it does not run."""
     try:
-        text = subprocess.run(["bwrap", "--help"], capture_output=True, text=True, timeout=_PROBE_SECONDS).stdout
+        text = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=_PROBE_SECONDS).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise EngineError(f"bubblewrap is missing: {INSTALL} ({error})") from None
+        raise EngineError(f"bubblewrap does not run: {error}") from None
     return frozenset(word for word in text.split() if word.startswith("--"))
 
 
 @cache
-def why_not() -> str:
-    """Return why bubblewrap makes no boxes on this machine, or "". It is tried once."""
+def why_not(program: str) -> str:
+    """Return why a bubblewrap makes no boxes on this machine, or "". It is tried once."""
     try:
         command = [*arguments(Limits(), Installation("/bin/true", ()), user=new_user(0), view=[], fd=None), "/bin/true"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, env={})
-    except (EngineError, OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode == 0:
         return ""
@@ -113,8 +121,8 @@ def arguments(
         view: further arguments.
         fd: the descriptor of the filter of system calls.
     """
-    known = options()
-    command = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    known = options(program())
+    command = [program(), "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     if user is None:
         command += ["--unshare-user", "--uid", str(_USER), "--gid", str(_USER)]
         command += [option for option in ("--disable-userns",) if option in known]

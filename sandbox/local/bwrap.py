@@ -121,7 +121,7 @@ class BwrapExecutor(HostExecutor[BwrapProcess]):
                 f"a box of bubblewrap cannot hold Limits.{' and Limits.'.join(wanted)} on this machine: leave "
                 f"{'it' if len(wanted) == 1 else 'them'} out, say best_effort=True, or use DockerExecutor"
             )
-        _name_once(missing)
+        _warn_once()
 
     def _start_process(self, connection: socket.socket, stderr: IO[bytes]) -> BwrapProcess:
         group = make_control_group(self.limits)
@@ -173,23 +173,30 @@ def require_bubblewrap() -> None:
     if platform.system() != "Linux":
         raise EngineError(f"bubblewrap needs Linux; this is {platform.system()}")
     with _probing:
-        if reason := bubblewrap.why_not():
+        if reason := bubblewrap.why_not(bubblewrap.program()):
             raise EngineError(reason)
 
 
 _probing = threading.Lock()  # else all boxes that start at once would try bubblewrap
 
 
-@cache
 def _not_held() -> tuple[str, ...]:
     """Return the limits that boxes of bubblewrap do not hold on this machine."""
-    sizes = () if "--size" in bubblewrap.options() else ("workspace", "tmp", "shm")
+    sizes = () if "--size" in bubblewrap.options(bubblewrap.program()) else ("workspace", "tmp", "shm")
     # Since Linux 5.14 processes are counted in each user namespace. Boxes of root have a user each.
     release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
     is_counted = bubblewrap.new_user(0) is not None or release >= (5, 14)
     return ("cpus", "max_inodes", *sizes, *(() if is_counted else ("pids",)))
 
 
+def what_is_not_held() -> str:
+    """Say which limits boxes of bubblewrap do not hold on this machine, and whether they only measure the memory."""
+    group = make_control_group(Limits())
+    group.remove()
+    measured = "" if "memory" in group.folders else "; memory is measured, and can be exceeded for a moment"
+    return f"its boxes do not hold {', '.join(f'Limits.{name}' for name in _not_held())} on this machine{measured}"
+
+
 @cache
-def _name_once(missing: tuple[str, ...]) -> None:
-    logger.warning("boxes of bubblewrap do not hold these limits on this machine: %s", ", ".join(missing))
+def _warn_once() -> None:
+    logger.warning("bubblewrap: %s", what_is_not_held())

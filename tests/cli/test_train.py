@@ -174,13 +174,25 @@ def test_yaml_that_is_no_run(run: Run, tmp_path: Path, file: str, message: str) 
     assert (outcome.code, message in outcome.err) == (2, True), outcome.err
 
 
-def test_the_doctor_finds_an_engine_that_does_not_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_finds_neither_an_engine_nor_bubblewrap(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
+    monkeypatch.setenv("PATH", "/nowhere")
+    outcome = run("sandbox", "doctor", "--json")
+    bubblewrap, engine = outcome.json["checks"]
+    assert (bubblewrap["outcome"], bubblewrap["advice"][:21]) == ("skip", "bubblewrap is missing")
+    assert (outcome.code, engine["name"], engine["outcome"]) == (1, "engine", "fail")
+    assert "no container engine answers at unix:///no/such.sock" in engine["advice"]
+    assert run("sandbox", "list").code == 2
+
+
+@pytest.mark.usefixtures("bubblewrap")
+def test_the_doctor_tries_bubblewrap_where_no_engine_answers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
     outcome = run("sandbox", "doctor", "--json")
-    [check] = outcome.json["checks"]
-    assert (outcome.code, check["name"], check["outcome"]) == (1, "engine", "fail")
-    assert "no container engine answers at unix:///no/such.sock" in check["advice"]
-    assert run("sandbox", "list").code == 2
+    outcomes = {check["name"]: check["outcome"] for check in outcome.json["checks"]}
+    assert outcome.code == 0
+    assert outcomes == {"engine": "warn", **dict.fromkeys(("bubblewrap", "box", "code", "network", "reset"), "pass")}
+    assert "do not hold Limits.cpus, Limits.max_inodes" in outcome.json["checks"][0]["advice"]
 
 
 class Idle(EngineAnswers):
@@ -218,5 +230,5 @@ def test_the_doctor_tries_a_box(run: Run, image: str) -> None:
     outcome = run("sandbox", "doctor", "--json")
     outcomes = {check["name"]: check["outcome"] for check in outcome.json["checks"]}
     assert outcome.code == 0
-    assert [*outcomes] == ["engine", "image", "box", "code", "network", "reset", "containers"]
+    assert [*outcomes] == ["bubblewrap", "engine", "image", "box", "code", "network", "reset", "containers"]
     assert outcomes["code"] == outcomes["network"] == "pass"

@@ -24,9 +24,7 @@ from gymnast.envs import (
     tool_call,
 )
 from gymnast.envs.tools.tool import Tool
-from gymnast.sandbox import DockerExecutor, Executor, LocalExecutor, ScriptedExecutor
-
-from ..sandbox.boxes import LIMITS
+from gymnast.sandbox import BwrapExecutor, DockerExecutor, Executor, LocalExecutor, ScriptedExecutor
 
 HELP = "import subprocess\nprint(subprocess.getoutput('tools --help'))"
 ROW = {"prompt": "go", "answer": "cat0"}
@@ -96,8 +94,9 @@ def said(episode: Episode) -> list[str]:
     return [str(message.get("content")) for turn in episode.turns for message in turn.observation]
 
 
-@pytest.mark.parametrize("make", [LocalExecutor, lambda: DockerExecutor(limits=LIMITS)], ids=["local", "docker"])
-async def test_code_imports_the_tools_and_ends_the_episode(make: Any, image: str) -> None:
+@pytest.mark.parametrize("make", [LocalExecutor, DockerExecutor, BwrapExecutor])
+@pytest.mark.usefixtures("image", "bubblewrap")
+async def test_code_imports_the_tools_and_ends_the_episode(make: Any) -> None:
     code = "from tools import final_answer, save, search\nprint(save('x'))\nfinal_answer(search('cat', limit='1')[0])"
     episode = await play(
         Shelf(make(), [search]),

@@ -37,7 +37,6 @@ from .answering import Mistake, check_answer, mistakes
     ("ExecutorPool(DockerExecutor(), max_boxes='4')", "max_boxes must be a whole number, got str: '4'"),
     ("ExecutorPool(DockerExecutor(), max_boxes=2, warm=3)", "warm", "max_boxes", "3"),
     ("asyncio.run(DockerExecutor().python('1'))", "the box is new", "`async with`"),
-    ("CodeEnv()", "code_executor"),
     ("CodeEnv(DockerExecutor)", "code_executor must be an executor such as DockerExecutor(), or an ExecutorPool"),
     ("CodeEnv('docker')", "code_executor must be an executor such as DockerExecutor()", "got 'docker'"),
     ("CodeEnv(DockerExecutor(), code_timeout='5')", "code_timeout", "got str: '5'"),

@@ -15,7 +15,7 @@ from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
 
 from ..training.launching import deepspeed_variables
-from .example_runs import ROOT, command, run
+from .example_runs import ROOT, command, read_summary, run
 
 
 def test_the_custom_environment_learns(tmp_path: Path) -> None:
@@ -40,21 +40,36 @@ def test_an_agent_whose_history_is_compacted_learns_from_exact_tokens(tmp_path: 
     assert float(difference[1]) < 1e-4
 
 
-def test_the_code_agent_needs_an_engine_and_says_so_at_once(tmp_path: Path) -> None:
-    done = subprocess.run(
-        command("code_agent.py"),
-        cwd=tmp_path,
-        env={**os.environ, "DOCKER_HOST": "unix:///nowhere"},
+def without_docker(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command("code_agent.py", *arguments),
+        cwd=cwd,
+        env={**os.environ, "DOCKER_HOST": "unix:///nowhere", **environment},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
+
+
+def test_the_code_agent_needs_an_engine_or_bubblewrap_and_says_so_at_once(tmp_path: Path) -> None:
+    done = without_docker(cwd=tmp_path, PATH="/nowhere")
     assert done.returncode == 1
     assert done.stdout == ""
     [said] = done.stderr.splitlines()
     assert said.startswith("error: no container engine answers at unix:///nowhere")
     assert "apt-get install docker.io" in said
+    assert "apt-get install bubblewrap" in said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("bubblewrap")
+def test_the_code_agent_trains_without_docker(tmp_path: Path) -> None:
+    done = without_docker("--steps", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "sandbox: BwrapExecutor" in done.stdout
+    summary = read_summary(tmp_path / "runs" / "code-agent-grpo-seed1")
+    assert (summary["steps"], summary["failed_before"], summary["failed_after"]) == (2, 0, 0)
 
 
 def configuration_files(name: str) -> Any:

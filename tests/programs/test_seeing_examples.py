@@ -26,7 +26,11 @@ def test_a_click_is_trained_with_pictures(tmp_path: Path) -> None:
     assert [str(span.image) for span in episode.traces[0].images] == ["[image 48x48]"]
 
 
-def test_an_agent_looks_at_its_plot(image: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["docker", "none"])
+@pytest.mark.usefixtures("image", "bubblewrap")
+def test_an_agent_looks_at_its_plot(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if engine == "none":
+        monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     printed = run("plots.py", cwd=tmp_path)
     assert "[image 64x64]" in printed
     assert "No such file or directory: 'no-plot.png'" in printed

@@ -32,6 +32,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "sandbox/images": {"sandbox"},
     "sandbox/docker": {"sandbox", "sandbox/host", "sandbox/images"},
     "sandbox/local": {"sandbox", "sandbox/host"},
+    "sandbox/defaults": {"sandbox", "sandbox/docker", "sandbox/local"},
     "sandbox/pool": {"sandbox"},
     "sandbox/testing": {"sandbox"},
     "envs/runtime": set(),

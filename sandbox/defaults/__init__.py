@@ -1,0 +1,1 @@
+"""The kind of box that this machine can make; see `executor.py`."""
