@@ -50,6 +50,10 @@ FIGURES = (
     Figure(key="output", name="memory for 500 MB of output, peers 50 MB", unit="MB", target=10),
     Figure(key="orphans", name="containers left 2 s after SIGKILL", unit="", target=0),
     Figure(key="episodes", name="1,000 episodes, 64 at a time: errors, leaks", unit="", target=0, peers=False),
+    Figure(key="many_images", name="256 boxes of 64 images: time in the scheduler", unit="%", target=3, peers=False),
+    Figure(key="used_boxes", name="  leases with a used box", unit="%", target=60, at_least=True, peers=False),
+    Figure(key="slow_images", name="added to leases by 4 slow images", unit="ms", target=50, peers=False),
+    Figure(key="folder", name="added by an image's folder of 200 MB", unit="ms", target=50, peers=False),
 )
 
 

@@ -15,6 +15,7 @@ from gymnast.sandbox import DockerExecutor, Engine, Executor, ExecutorPool
 from ..figures import Values
 from .child import BOXES
 from .echo import echo_rate, echo_seconds, start_seconds
+from .images import folder, many_images, slow_images
 from .left_behind import LeftBehind, containers_of, own_containers
 from .processes import left_after_kill, output_of
 
@@ -191,6 +192,9 @@ MEASUREMENTS: tuple[Callable[[bool], Awaitable[Values]], ...] = (
     output,
     orphans,
     episodes,
+    many_images,
+    slow_images,
+    folder,
 )
 
 
