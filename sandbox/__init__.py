@@ -1,8 +1,10 @@
 """Run untrusted code: the executor contract and the executors that keep it; start reading at `base.py`."""
 
 from .base import ExecutionResult, Executor, FileEntry, Status
+from .box import Box, Capability, Process
 from .box_image import BoxImage
 from .defaults.executor import default_executor
+from .docker.box import DockerBox
 from .docker.engine import Engine
 from .docker.executor import DockerExecutor
 from .docker.images import build_image
@@ -32,8 +34,11 @@ from .testing.scripted_executor import ScriptedExecutor, ScriptError
 
 __all__ = [
     "DEFAULT_IMAGE",
+    "Box",
     "BoxImage",
     "BwrapExecutor",
+    "Capability",
+    "DockerBox",
     "DockerExecutor",
     "Engine",
     "EngineError",
@@ -48,6 +53,7 @@ __all__ = [
     "LocalExecutor",
     "PoolLoopError",
     "PoolStatistics",
+    "Process",
     "RetireReason",
     "Sandbox",
     "SandboxClosedError",

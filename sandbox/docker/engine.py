@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from ..box_image import Pull
 from ..cancellation import finish
 from ..errors import EngineError, EngineLoopError, EngineUnansweredError, ImageError
-from ..host.supervised_executor import CLOSE_SECONDS
+from ..host.supervised import CLOSE_SECONDS
 from ..images.image import ImageFacts
 from .client import PULL_SECONDS, Client, Launched
 from .connect import map_errors

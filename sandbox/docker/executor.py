@@ -1,15 +1,11 @@
 """DockerExecutor: code in a container without network, privileges or a writable root.
 
-The engine creates and removes the container (`engine.py`, `options.py`). Everything else goes over one socket to the
-supervisor inside (`host/supervised_executor.py`, `guest/supervisor.py`). When this process dies, the socket closes, and
-so the box ends.
+The container is made as `options.py` says. Everything else goes over one socket to the supervisor inside
+(`host/supervised_executor.py`, `guest/supervisor.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import uuid
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,24 +13,23 @@ from typing import Any
 from ..arguments import checked_environment, checked_modules
 from ..base import WORKSPACE
 from ..box_image import BoxImage, Pull
-from ..errors import EngineError, ImageError
-from ..host.connection import AttachedConnection, Connection
+from ..errors import ImageError
+from ..host.connection import Connection
 from ..host.messages import supervisor_settings
-from ..host.supervised_executor import START_TIMEOUT, SupervisedExecutor
-from ..images.image import DEFAULT_IMAGE, ImageFacts
+from ..host.supervised import START_TIMEOUT
+from ..host.supervised_executor import SupervisedExecutor
+from ..host.supervisor_client import SupervisorClient
+from ..images.image import DEFAULT_IMAGE
 from ..keywords import checks_keywords
 from ..limits import Limits, check_limits
 from . import labels
-from .client import EVENT_SECONDS, Launched
+from .container import DockerSandbox
 from .engine import Engine
-from .images import image_facts
 from .options import BoxOptions, container_config
-from .processor_time import revive
-from .reaper import reap_once
 
 
 @checks_keywords(limits=Limits)
-class DockerExecutor(SupervisedExecutor):
+class DockerExecutor(DockerSandbox[SupervisorClient], SupervisedExecutor):
     """A box in a Docker container.
 
         async with DockerExecutor(files={"data.csv": "a,b\n1,2\n"}) as box:
@@ -82,7 +77,7 @@ class DockerExecutor(SupervisedExecutor):
         start_timeout: float = START_TIMEOUT,
     ) -> None:
         self.image = _checked_image(image, pull)
-        _check_network(network)
+        check_network(network)
         limits = check_limits(limits)
         super().__init__(limits=limits, files=files, start_timeout=start_timeout)
         self.options = BoxOptions(
@@ -104,40 +99,15 @@ class DockerExecutor(SupervisedExecutor):
     def key(self) -> Hashable:
         return (type(self), self.image, self.options, self.best_effort, self._given_engine)
 
-    @property
-    def creators(self) -> int:
-        return self.engine.creators
-
     def _renew(self) -> None:
         super()._renew()
-        self._has_engine = False  # this executor has opened it
-        self._facts: ImageFacts | None = None  # about the image
-        self._launched: Launched | None = None
         self._user = 0  # the id of the code's user in the box
 
-    async def prepare(self) -> None:
-        async with self.engine:
-            await image_facts(self.engine, self.image)
-
-    async def _prepare(self) -> None:
-        if not self._has_engine:
-            await self.engine.open()
-            self._has_engine = True
-        self._facts = await image_facts(self.engine, self.image)
-
     async def _launch(self) -> Connection:
-        assert self._facts is not None
         own_labels = labels.labels(self.limits.lifetime)
         self._user = await self.engine.new_user()
-        config = container_config(self.options, self._facts.id, own_labels, self._facts.volumes, user=self._user)
-        name = f"gymnast-{uuid.uuid4().hex[:12]}"
-        self._launched = await self.engine.launch(name, config, best_effort=self.best_effort)
-        reap_once(self.engine)
-        loop = asyncio.get_running_loop()
-        # The event loop gets a socket of its own: `_remove` may close ours before the loop has begun to read.
-        sock = self._launched.socket.dup()
-        _, connection = await loop.create_connection(lambda: AttachedConnection(self.limits), sock=sock)
-        return connection
+        config = container_config(self.options, self.facts.id, own_labels, self.facts.volumes, user=self._user)
+        return await self._start_container(config)
 
     def _settings(self) -> dict[str, Any]:
         options = self.options
@@ -150,35 +120,6 @@ class DockerExecutor(SupervisedExecutor):
         if "Exec format error" in said:
             return ImageError(f"{self.what} was built for another processor architecture")
         return ImageError(f"{self.what} has no python3 on its PATH")
-
-    async def _ran_out_of_memory(self) -> bool:
-        if self._launched is None:
-            return False
-        try:
-            return await self.engine.talk(EVENT_SECONDS, self.engine.client.ran_out_of_memory, self._launched.container)
-        except EngineError:
-            return False
-
-    async def _revive(self, was_revived: bool) -> bool:
-        """Help a box that its processor limit holds up. Another silent box is paused or hostile: nothing helps it."""
-        if self._launched is None:
-            return False
-        try:
-            return await self.engine.call(revive, self.engine.client.api, self._launched.container, was_revived)
-        except EngineError:
-            return False
-
-    def _remove(self, *, is_silent: bool) -> concurrent.futures.Future[None] | None:
-        launched, self._launched = self._launched, None
-        if launched is None:
-            return None
-        launched.socket.close()
-        return self.engine.connection.remove(launched.container, is_silent=is_silent)
-
-    async def _release(self, deadline: float) -> None:
-        if self._has_engine:
-            self._has_engine = False
-            await self.engine.close(deadline)
 
 
 def _checked_image(image: str | Path | BoxImage, pull: Pull) -> BoxImage:
@@ -200,7 +141,7 @@ def _checked_image(image: str | Path | BoxImage, pull: Pull) -> BoxImage:
     return BoxImage.dockerfile(image) if isinstance(image, Path) else named
 
 
-def _check_network(network: str) -> None:
+def check_network(network: str) -> None:
     if not isinstance(network, str):
         raise TypeError(f"network must be a name, 'none' for no network, got {network!r}")
     if network in ("", "default"):  # the engine takes both for its bridge

@@ -10,6 +10,7 @@ import logging
 from typing import NamedTuple
 
 from ..errors import EngineError
+from . import snapshots
 from .client import Client
 from .connect import map_errors
 from .engine import Engine
@@ -35,7 +36,7 @@ async def boxes(engine: Engine) -> list[OwnedContainer]:
 
 
 async def reap(engine: Engine) -> list[str]:
-    """Remove every container that is abandoned (`labels.is_abandoned`), and return their names.
+    """Remove every container, and every snapshot, that is abandoned (`labels.is_abandoned`), and return their names.
 
     A container that cannot be removed is named in a warning. EngineError if the engine does not list its containers.
     """
@@ -71,7 +72,7 @@ def _reap(client: Client) -> list[str]:
             logger.warning("the abandoned container %s was not removed: %s", box.name, error)
         else:
             removed.append(box.name)
-    return removed
+    return removed + snapshots.reap(client)
 
 
 def _reap_or_log(client: Client) -> None:
@@ -81,4 +82,4 @@ def _reap_or_log(client: Client) -> None:
         logger.warning("the search for abandoned containers failed: %s", error)
     else:
         if removed:
-            logger.info("removed %d containers of dead owners: %s", len(removed), ", ".join(removed))
+            logger.info("removed %d containers and snapshots of dead owners: %s", len(removed), ", ".join(removed))

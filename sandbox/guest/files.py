@@ -19,29 +19,36 @@ def report(work: Callable[[], bytes]) -> tuple[dict[str, Any], bytes]:
     """Call a function and return the parts of a frame: an empty header and the result, or an errno and a detail."""
     try:
         return {}, work()
-    except OSError as error:
-        return {"errno": error.errno or errno.EIO, "detail": error.strerror or ""}, b""
-    except (ValueError, MemoryError) as error:  # a NUL in the path, or too little memory
-        return {"errno": errno.EINVAL if isinstance(error, ValueError) else errno.ENOMEM, "detail": str(error)}, b""
+    except (OSError, ValueError, MemoryError) as error:  # a NUL in the path, or too little memory
+        return failure(error), b""
 
 
-def perform(request: dict[str, Any], path: str, data: bytes, limit: int) -> bytes:
+def failure(error: Exception) -> dict[str, Any]:
+    """Return the header of a frame for an error: its errno and a detail."""
+    if isinstance(error, OSError):
+        return {"errno": error.errno or errno.EIO, "detail": error.strerror or ""}
+    return {"errno": errno.EINVAL if isinstance(error, ValueError) else errno.ENOMEM, "detail": str(error)}
+
+
+def perform(request: dict[str, Any], path: str, data: bytes, limit: int, *, follow: bool = False) -> bytes:
     """Read or write a piece of a file, or list a folder, as the header of the host's request says.
 
-    OSError, ValueError or MemoryError if it cannot be done, or a file or listing has more than `limit` bytes.
+    OSError, ValueError or MemoryError if it cannot be done, or a file or listing has more than `limit` bytes. Links are
+    refused unless `follow`.
     """
+    flags = os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     if request["op"] == "read":
-        return _read(path, request["offset"], limit)
+        return _read(path, request["offset"], limit, flags)
     if request["op"] == "write":
-        _write(path, request["offset"], data)
+        _write(path, request["offset"], data, flags)
         return b""
     assert request["op"] == "list", request
     return _list(path, limit, request["recursive"])
 
 
-def _read(path: str, offset: int, limit: int) -> bytes:
+def _read(path: str, offset: int, limit: int, flags: int) -> bytes:
     # Without O_NONBLOCK, opening a pipe would wait for a writer.
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    fd = os.open(path, os.O_RDONLY | flags)
     try:
         _require_regular(fd)
         piece, size = bytearray(), os.fstat(fd).st_size  # a file in /proc has contents and a size of 0
@@ -58,11 +65,11 @@ def _read(path: str, offset: int, limit: int) -> bytes:
         os.close(fd)
 
 
-def _write(path: str, offset: int, data: bytes) -> None:
+def _write(path: str, offset: int, data: bytes, flags: int) -> None:
     folder = os.path.dirname(path)
     if folder:
         os.makedirs(folder, exist_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o644)
     try:
         _require_regular(fd)
         os.ftruncate(fd, offset)

@@ -76,9 +76,47 @@ class Host:
         if not data:
             self._shut_down("its owner is gone")
         for header, payload in self._decoder.feed(data):
-            if header["op"] == "interrupt":
-                self._loop.unwanted = header["id"]
-            elif header["op"] == "answer":
-                self.on_answer(header["call"], payload)
-            else:
-                self._frames.append((header, payload))
+            self._take(header, payload)
+
+    def _take(self, header: dict[str, Any], payload: bytes) -> None:
+        if header["op"] == "interrupt":
+            self._loop.unwanted = header["id"]
+        elif header["op"] == "answer":
+            self.on_answer(header["call"], payload)
+        else:
+            self._frames.append((header, payload))
+
+
+class ConcurrentHost(Host):
+    """A connection with several requests at a time: `take` gets each of them, and no answer waits for the host."""
+
+    def __init__(self, *arguments: Any, take: Callable[[dict[str, Any], bytes], None]) -> None:
+        super().__init__(*arguments)
+        self._take_request = take
+        self._outgoing: collections.deque[memoryview] = collections.deque()
+
+    def _take(self, header: dict[str, Any], payload: bytes) -> None:
+        self._take_request(header, payload)
+
+    def reply(self, answer: dict[str, Any], parts: list[bytes]) -> None:
+        """Send an answer as soon as the host reads."""
+        answer["lengths"] = [len(part) for part in parts]
+        self._outgoing.append(memoryview(encode(answer, b"".join(parts))))
+        if len(self._outgoing) == 1:
+            self._send()
+            if self._outgoing:
+                self._loop.watch(_ANSWERS, self._send, select.EPOLLOUT)
+
+    def _send(self) -> None:
+        try:
+            while self._outgoing:
+                rest = self._outgoing[0][os.write(_ANSWERS, self._outgoing[0]) :]
+                if rest:
+                    self._outgoing[0] = rest
+                else:
+                    self._outgoing.popleft()
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._shut_down("its owner is gone")
+        self._loop.unwatch(_ANSWERS)

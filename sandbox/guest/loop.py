@@ -100,6 +100,7 @@ class Capture:
     def __init__(self, loop: Loop, limit: int) -> None:
         self.half = limit // 2
         self.head, self.tail, self.seen = bytearray(), bytearray(), 0
+        self.draining = False
         self.loop = loop
         self.fd, self.write_end = os.pipe()
         with contextlib.suppress(PermissionError):  # gVisor changes the mode of no pipe
@@ -114,6 +115,11 @@ class Capture:
         except BlockingIOError:
             return 0
         size = len(data)
+        if self.draining:
+            if not size:
+                self.loop.unwatch(self.fd)
+                os.close(self.fd)
+            return size
         self.seen += size
         room = self.half - len(self.head)
         if room > 0:
@@ -133,6 +139,11 @@ class Capture:
         dropped = self.seen - len(head) - len(tail)
         self.head, self.tail, self.seen = bytearray(), bytearray(), 0
         return head, tail, dropped
+
+    def drain(self) -> None:
+        """Keep no more output; read it, so that its writers can go on, and close when the last one has ended."""
+        self.draining = True
+        os.close(self.write_end)
 
     def close(self) -> None:
         self.loop.unwatch(self.fd)

@@ -30,6 +30,32 @@ _COUNTERS = (  # of control groups, version 2 and version 1: OOM kills, memory, 
 )
 
 
+class MemoryGroup:
+    """The control group of a container: its counters of memory."""
+
+    def __init__(self) -> None:
+        self._events, self._usage, self._names = -1, "", frozenset()
+        for events, usage, names in _COUNTERS:
+            if os.path.exists(events):
+                self._events, self._usage, self._names = os.open(events, os.O_RDONLY), usage, frozenset(names)
+                break
+
+    def oom_kills(self) -> int:
+        """Return how many processes of the box have been killed for memory; 0 if the kernel does not count them."""
+        if self._events < 0:
+            return 0
+        _, _, rest = os.pread(self._events, 4096, 0).partition(b"oom_kill ")
+        return int(rest.partition(b"\n")[0] or 0)
+
+    def memory(self) -> int:
+        """Return the bytes that processes and in-memory files use; not the page cache, which the kernel can drop."""
+        if not self._usage:
+            return 0
+        with open(self._usage, "rb") as file:
+            pairs = (line.split() for line in file)
+            return sum(int(value) for name, value in pairs if name in self._names)
+
+
 class Container:
     """Owns every process but init, and every file system in memory.
 
@@ -47,11 +73,7 @@ class Container:
             _yield_memory()  # so that the forked code does: it may not write this later
             self._set_dumpable(0)
         self._meter = Meter(settings["measured"]) if settings["measured"] else None
-        self._events, self._usage, self._names = -1, "", frozenset()
-        for events, usage, names in _COUNTERS:
-            if os.path.exists(events):
-                self._events, self._usage, self._names = os.open(events, os.O_RDONLY), usage, frozenset(names)
-                break
+        self._group = MemoryGroup()
 
     def confine(self) -> None:
         """Turn the calling process, which was just forked, into one of the code's: it loses every privilege."""
@@ -93,22 +115,11 @@ class Container:
 
     def oom_kills(self) -> int:
         """Return how often processes of the box have been killed for memory; 0 if nobody counts them."""
-        if self._meter:
-            return self._meter.kills
-        if self._events < 0:
-            return 0
-        _, _, rest = os.pread(self._events, 4096, 0).partition(b"oom_kill ")
-        return int(rest.partition(b"\n")[0] or 0)
+        return self._meter.kills if self._meter else self._group.oom_kills()
 
     def memory(self) -> int:
-        """Return the bytes that processes and in-memory files use; not the page cache, which the kernel can drop."""
-        if self._meter:
-            return self._meter.used()
-        if not self._usage:
-            return 0
-        with open(self._usage, "rb") as file:
-            pairs = (line.split() for line in file)
-            return sum(int(value) for name, value in pairs if name in self._names)
+        """Return the bytes that processes and in-memory files use, as far as somebody counts them."""
+        return self._meter.used() if self._meter else self._group.memory()
 
     def leftovers(self) -> str:
         """Say whether System V objects are left, which our seccomp profile forbids; "" if not."""
@@ -157,15 +168,7 @@ class Descendants:
 
     def kill_all(self) -> None:
         """Stop every descendant until no new one appears, then send SIGKILL to all of them."""
-        stopped: set[int] = set()
-        deadline = time.monotonic() + _DEATH_SECONDS
-        while True:
-            new = self.processes() - stopped
-            if not new or time.monotonic() > deadline:
-                break
-            self.signal(new, signal.SIGSTOP)
-            stopped |= new
-        self.signal(self.processes(), signal.SIGKILL)
+        processes.kill_all(self.processes, self.signal)
 
     def wipe(self) -> None:
         """Empty the two folders. Called when no other process of the code is running.

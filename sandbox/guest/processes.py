@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_DEATH_SECONDS = 3.0  # far more than killed processes need to end
 _SCRATCH = 40  # descriptors from here on are free while a child arranges its own
 
 
@@ -124,6 +125,44 @@ def descendants(root: int) -> set[int]:
         level = [pid for parent in level for pid in children.get(parent, ()) if pid not in found]
         found.update(level)
     return found
+
+
+def marked(mark: int) -> set[int]:
+    """Return the processes that have this limit of file locks, which no kernel since Linux 2.4 enforces."""
+    text = b"%d" % mark
+    return {pid for pid in everyone() if _lock_limit(pid) == text}
+
+
+def _lock_limit(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/limits", "rb") as file:
+            _, _, rest = file.read().partition(b"Max file locks")
+    except OSError:
+        return b""
+    return rest.split(None, 1)[0] if rest else b""
+
+
+def stop_all(find: Callable[[], set[int]], send: Callable[[set[int], int], None]) -> None:
+    """Stop processes until `find` finds no new one."""
+    stopped: set[int] = set()
+    deadline = time.monotonic() + _DEATH_SECONDS
+    while True:
+        new = find() - stopped
+        if not new or time.monotonic() > deadline:
+            return
+        send(new, signal.SIGSTOP)
+        stopped |= new
+
+
+def kill_all(find: Callable[[], set[int]], send: Callable[[set[int], int], None]) -> None:
+    """Stop processes until `find` finds no new one, then send SIGKILL to all of them."""
+    stop_all(find, send)
+    send(find(), signal.SIGKILL)
+
+
+def stopped(pids: Iterable[int]) -> set[int]:
+    """Return the processes among `pids` that a signal has stopped."""
+    return {pid for pid in pids if _stat(pid)[:1] == [b"T"]}
 
 
 def _stat(pid: int) -> list[bytes]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from typing import Literal
 
 _PACKAGE = "gymnast_guest"  # the name of the room `guest` inside the box
 
@@ -31,6 +32,7 @@ exec(read(int(read(8))))
 """
 
 _IMPORTER = f"""
+import importlib
 from importlib.machinery import ModuleSpec
 class Importer:
     def find_spec(self, name, path=None, target=None):
@@ -44,7 +46,7 @@ class Importer:
 importer = Importer()
 sys.meta_path.insert(0, importer)
 try:
-    from {_PACKAGE}.supervisor import main
+    main = importlib.import_module("{_PACKAGE}." + MAIN).main
 except ImportError as error:
     unfit("the standard library's module " + str(error.name))
 sys.meta_path.remove(importer)
@@ -53,12 +55,16 @@ main()
 
 
 @cache
-def program() -> bytes:
-    """Return the input that `BOOT` reads: eight digits of length, and a program that imports and runs the guest."""
+def program(main: Literal["supervisor", "box"] = "supervisor") -> bytes:
+    """Return the input that `BOOT` reads: eight digits of length, and a program that imports and runs the guest.
+
+    Args:
+        main: the module of the guest whose `main` runs.
+    """
     sources = {}
     for file in files("gymnast.sandbox.guest").iterdir():
         stem, _, suffix = file.name.partition(".")
         if suffix == "py":
             sources[_PACKAGE if stem == "__init__" else f"{_PACKAGE}.{stem}"] = file.read_text("utf-8")
-    text = f"SOURCES = {sources!r}\n{_IMPORTER}".encode()
+    text = f"MAIN, SOURCES = {main!r}, {sources!r}\n{_IMPORTER}".encode()
     return b"%08d" % len(text) + text

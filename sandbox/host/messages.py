@@ -81,6 +81,15 @@ class FileFault:
     detail: str
 
 
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Fault:
+    """The reason why a program was not started."""
+
+    stage: str  # "user", "cwd" or "start"
+    errno: int
+    detail: str
+
+
 def decode_ready(header: Header, parts: list[bytes]) -> Ready:
     """The answer to the settings."""
     unfit = _text(header, "unfit")
@@ -112,6 +121,35 @@ def decode_execution(header: Header, parts: list[bytes]) -> ExecutionResult:
         dropped_bytes=out_dropped + err_dropped + value_dropped,
         state_lost=_flag(header, "lost"),
     )
+
+
+def decode_program(header: Header, parts: list[bytes]) -> ExecutionResult | Fault:
+    """The answer to `exec`, without the duration."""
+    return _fault(header) or decode_execution(header, parts)
+
+
+def decode_opened(header: Header, parts: list[bytes]) -> Fault | None:
+    """The answer to `open`."""
+    return _fault(header)
+
+
+def decode_output(header: Header, parts: list[bytes]) -> tuple[bytes, bool]:
+    """The answer to `read`: output, and whether it is the last."""
+    if len(parts) != 1:
+        raise ProtocolError(f"an answer with output has one part, got {len(parts)}")
+    return parts[0], _flag(header, "end")
+
+
+def decode_exit_code(header: Header, parts: list[bytes]) -> int:
+    """The answer to `wait`."""
+    return _number(header.get("code"), "code", _EXIT_CODES)
+
+
+def _fault(header: Header) -> Fault | None:
+    if "fault" not in header:
+        return None
+    number = _number(header.get("errno"), "errno", _ERRNOS)
+    return Fault(stage=_text(header, "fault"), errno=number, detail=_text(header, "detail"))
 
 
 def decode_content(header: Header, parts: list[bytes]) -> bytes | FileFault:

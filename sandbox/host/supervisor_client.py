@@ -3,54 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ..base import ExecutionResult, FileEntry, Status
 from ..cancellation import finish
-from ..errors import EngineError, ImageError, SandboxLostError, file_error
+from ..errors import SandboxLostError, file_error
 from ..guest.protocol import PIECE, SESSIONS
 from ..lifecycle import RetireReason
 from ..limits import Limits, size_of
-from .boot import program
+from .client import MARGIN, Client
 from .connection import Answer, Connection, Content, Decode
-from .messages import FileFault, decode_content, decode_execution, decode_listing, decode_nothing, decode_ready
+from .messages import FileFault, Ready, decode_content, decode_execution, decode_listing, decode_nothing
 from .outside_calls import Offer, OutsideCalls
 
-MARGIN = 5.0  # seconds beyond a call's own time until its answer is overdue
 OPERATION_SECONDS = 30.0  # for one file operation or reset
 _LONGEST_PATH = 4096  # bytes, as the kernel has it
-_MORE_LOOKS, _LOOK_SECONDS = 5, 1.0  # for the rest of an answer that has begun to come
-REVIVAL_SECONDS, _REVIVAL_INTERVAL = 10.0, 0.25  # how long, and how often, a box with an overdue answer gets help
 
 
-class OutOfMemoryError(SandboxLostError):
-    """The box ended for want of memory."""
-
-
-class SupervisorClient:
+class SupervisorClient(Client):
     """A supervisor and its sessions. Requests are made one at a time.
 
     Args:
-        connection: to the supervisor.
-        limits: of the box.
+        connection, limits, revive: as of `Client`.
         unreported: the sessions that have lost their state, while no result has said so; shared with later boxes.
-        revive: helps a box whose answer is overdue, or returns False if there is no use. Called again until the answer
-            comes; its argument says whether it was of use before.
     """
+
+    guest = "supervisor"
 
     def __init__(
         self, connection: Connection, limits: Limits, unreported: set[str], revive: Callable[[bool], Awaitable[bool]]
     ) -> None:
-        self.connection = connection
-        self.limits = limits
+        super().__init__(connection, limits, revive)
         self.unreported = unreported
         self.has_bash = False
         self.retire = ""  # why the box should not be used again: a category, and a detail after a colon
-        self.silent = False  # it did not answer in time
-        self._revive = revive
         self._offer: Offer | None = None
 
     @property
@@ -61,22 +49,10 @@ class SupervisorClient:
         category, _, detail = self.retire.partition(": ")
         return RetireReason(category, detail) if category else None
 
-    async def boot(self, settings: dict[str, Any], what: str, explain: Callable[[str], Exception | None]) -> None:
-        """Send the supervisor its program and its settings, and wait until it is ready.
-
-        Raises:
-            ImageError: `what`, the image for example, lacks something.
-            EngineError: the box ended, and `explain` has no better error for its last words.
-        """
-        self.connection.send_raw(program())
-        try:
-            ready = (await self.connection.request(settings, b"", decode_ready)[1]).content
-        except SandboxLostError as error:
-            said = self.connection.stderr
-            raise explain(said) or EngineError(f"the box ended while it was started: {said or error}") from error
-        if ready.unfit:
-            raise ImageError(f"{what} lacks {ready.unfit}")
+    async def boot(self, settings: dict[str, Any], what: str, explain: Callable[[str], Exception | None]) -> Ready:
+        ready = await super().boot(settings, what, explain)
         self.has_bash = ready.bash
+        return ready
 
     async def execute(self, operation: str, source: str, timeout: float) -> ExecutionResult:
         """Run code in one of the two sessions; the duration is for the caller to fill in."""
@@ -186,37 +162,3 @@ class SupervisorClient:
         self.retire = self.retire or answer.retire
         if isinstance(answer.content, ExecutionResult) and answer.content.state_lost:
             self.unreported.add(operation)
-
-    async def _in_patience(
-        self, reply: asyncio.Future[Answer[Content]], patience: float, helped: bool
-    ) -> Answer[Content]:
-        """Await an answer. SandboxLostError if nothing of it came within `patience` seconds, nor with help."""
-        loop, received = asyncio.get_running_loop(), self.connection.received
-        began = loop.time()
-        await asyncio.wait([reply], timeout=patience)  # it is still needed after a cancellation
-        await self._await_rest(reply, received)
-        if helped and not reply.done():
-            received = self.connection.received
-            await self._help(reply)
-            await self._await_rest(reply, received)
-        if not reply.done():
-            self.silent = True
-            raise SandboxLostError(f"it did not answer within {loop.time() - began:.1f} s")
-        return reply.result()
-
-    async def _await_rest(self, reply: asyncio.Future[Any], received: int) -> None:
-        """Wait on while more of an answer comes than was received: this loop may have stalled meanwhile."""
-        for _ in range(_MORE_LOOKS):
-            if reply.done() or self.connection.received == received:
-                return
-            received = self.connection.received
-            await asyncio.wait([reply], timeout=_LOOK_SECONDS)
-
-    async def _help(self, reply: asyncio.Future[Any]) -> None:
-        """Help the box until the answer comes, or help is of no use, or has taken too long."""
-        was_revived = False
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REVIVAL_SECONDS):
-                while not reply.done() and await self._revive(was_revived):
-                    was_revived = True
-                    await asyncio.wait([reply], timeout=_REVIVAL_INTERVAL)

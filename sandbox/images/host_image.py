@@ -27,12 +27,20 @@ _METHOD = 2  # raise this when `make_archive` begins to make another image of th
 RECIPE_LABEL = "gymnast.recipe"  # on the images of this recipe; the value is `recipe()`
 CHANGES = ("ENV PATH=/usr/local/bin:/usr/bin:/bin", 'CMD ["python3"]', "WORKDIR /workspace")  # as in a Dockerfile
 
+GUEST_FOLDER = "/.gymnast"  # in a `Box`
+
 DOCKERFILES = Path(__file__).with_name("dockerfiles")
 
 _LEFT_OUT = (
     "__pycache__", "test", "tests", "idlelib", "tkinter", "turtledemo", "turtle.py", "ensurepip", "lib2to3",
     "pydoc_data", "site-packages", "dist-packages", "config-*", "_test*.so", "_ctypes_test*.so", "_xx*.so",
     "_tkinter*.so", "*.a",
+)  # fmt: skip
+
+_NOT_FOR_GUESTS = (
+    "asyncio", "concurrent", "curses", "dbm", "distutils", "email", "html", "http", "logging", "multiprocessing",
+    "sqlite3", "unittest", "venv", "wsgiref", "xml", "xmlrpc", "_codecs_*.so", "_curses*.so", "_dbm*.so",
+    "_gdbm*.so", "_hashlib*.so", "_sqlite3*.so", "_ssl*.so", "_uuid*.so", "nis*.so", "pydoc.py", "readline*.so",
 )  # fmt: skip
 
 _TOOLS = [
@@ -58,6 +66,12 @@ _FILES = {
 }
 
 
+def guest_recipe(boot: str) -> str:
+    """Return a digest of everything that the archive of `make_guest_archive` depends on."""
+    parts = (_METHOD, boot, sys.version, platform.machine(), platform.libc_ver(), _LEFT_OUT, _NOT_FOR_GUESTS)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
 def recipe() -> str:
     """Return a digest of everything that the default image depends on."""
     parts = (_METHOD, sys.version, platform.machine(), _LEFT_OUT, _TOOLS, _FOLDERS, _FILES)
@@ -69,21 +83,60 @@ def make_archive(root: Path, archive: Path) -> None:
 
     ImageError if this machine does not run Linux with glibc.
     """
+    _require_glibc()
+    _make_skeleton(root)
+    binaries = [*_copy_python(root / "usr/local"), *_copy_tools(root)]
+    binaries += _copy_libraries(root, binaries)
+    _shrink(binaries)
+    _compile(root / "usr/local/lib", root)
+    _write_archive(root, archive)
+
+
+def make_guest_archive(root: Path, archive: Path, boot: str) -> None:
+    """Build in `root` the folder `.gymnast`: a Python that runs in any image, for the guest of a `Box`.
+
+    Its loader is `ld.so`, its libraries are in `lib`, its program is `bin/python3`, and `boot` holds the text that is
+    given. ImageError as of `make_archive`.
+    """
+    _require_glibc()
+    prefix = root / GUEST_FOLDER.lstrip("/")
+    (prefix / "bin").mkdir(parents=True)
+    binaries = _copy_python(prefix, _NOT_FOR_GUESTS)
+    needed, loaders = _libraries(binaries)
+    for library in needed:
+        binaries.append(prefix / "lib" / Path(library).name)
+        shutil.copy(os.path.realpath(library), binaries[-1])
+    _shrink(binaries)
+    loader = Path(os.path.realpath(loaders.pop())).read_bytes()
+    # The box's files may be hostile, and the loader would obey this one.
+    (prefix / "ld.so").write_bytes(loader.replace(b"/etc/ld.so.preload", f"{GUEST_FOLDER}/.preload".encode()))
+    (prefix / "ld.so").chmod(0o755)
+    (prefix / "boot").write_text(boot)
+    _compile(prefix / "lib", root)
+    _write_archive(root, archive)
+
+
+def _require_glibc() -> None:
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         raise ImageError(
             "only Linux with glibc can make an image of its own programs; "
             f"build one from a registry: docker build -t my-sandbox {DOCKERFILES / 'python'}"
         )
-    _make_skeleton(root)
-    binaries = [*_copy_python(root), *_copy_tools(root)]
-    binaries += _copy_libraries(root, binaries)
+
+
+def _shrink(binaries: Iterable[Path]) -> None:
     if shutil.which("strip"):
         subprocess.run(["strip", "--strip-unneeded", *binaries], check=False, capture_output=True)
-    library = root / "usr/local/lib"
+
+
+def _compile(library: Path, root: Path) -> None:
     compileall.compile_dir(
         library, quiet=2, stripdir=str(root), prependdir="/",
         invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,  # the files never change
     )  # fmt: skip
+
+
+def _write_archive(root: Path, archive: Path) -> None:
     with tarfile.open(archive, "w", format=tarfile.GNU_FORMAT) as tar:
         tar.add(root, ".", filter=_owned_by_root)
 
@@ -107,14 +160,14 @@ def _make_skeleton(root: Path) -> None:
         shutil.copy(certificates, root / "etc/ssl/certs")
 
 
-def _copy_python(root: Path) -> list[Path]:
+def _copy_python(prefix: Path, left_out: Iterable[str] = ()) -> list[Path]:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    interpreter = root / "usr/local/bin" / version
+    interpreter = prefix / "bin" / version
     shutil.copy(os.path.realpath(sys.executable), interpreter)
     for name in ("python3", "python"):
         interpreter.with_name(name).symlink_to(version)
-    library = root / "usr/local/lib" / version
-    shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    library = prefix / "lib" / version
+    shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=shutil.ignore_patterns(*_LEFT_OUT, *left_out))
     extensions = Path(sysconfig.get_config_var("DESTSHARED") or "")
     if extensions.is_dir() and not (library / "lib-dynload").exists():  # some distributions keep them elsewhere
         shutil.copytree(extensions, library / "lib-dynload", ignore=shutil.ignore_patterns(*_LEFT_OUT))
@@ -142,16 +195,24 @@ def _is_binary(path: Path) -> bool:
         return file.read(4) == b"\x7fELF"
 
 
-def _copy_libraries(root: Path, binaries: Iterable[Path]) -> list[Path]:
-    """Copy the shared libraries that the binaries need into the folder that the loader searches first."""
+def _libraries(binaries: Iterable[Path]) -> tuple[set[str], set[str]]:
+    """Return the shared libraries that the binaries need, and their loaders."""
     listed = subprocess.run(["ldd", *binaries], capture_output=True, text=True, check=False).stdout
     needed = set(re.findall(r"=> (/\S+)", listed))
-    loaders = set(re.findall(r"^\s+(/\S+) \(0x", listed, re.MULTILINE))
-    libc = next(path for path in needed if Path(path).name == "libc.so.6")
-    folder = Path(libc).parent
-    unlisted = folder / "libgcc_s.so.1"  # loaded by the C library when a thread is cancelled
+    unlisted = _libc(needed).with_name("libgcc_s.so.1")  # loaded by the C library when a thread is cancelled
     if unlisted.exists():
         needed.add(str(unlisted))
+    return needed, set(re.findall(r"^\s+(/\S+) \(0x", listed, re.MULTILINE))
+
+
+def _libc(libraries: Iterable[str]) -> Path:
+    return Path(next(path for path in libraries if Path(path).name == "libc.so.6"))
+
+
+def _copy_libraries(root: Path, binaries: Iterable[Path]) -> list[Path]:
+    """Copy the shared libraries that the binaries need into the folder that the loader searches first."""
+    needed, loaders = _libraries(binaries)
+    folder = _libc(needed).parent
     copied = []
     for library in needed:
         copied.append(_inside(root, folder / Path(library).name))

@@ -22,7 +22,7 @@ from ..errors import EngineError
 from ..host.boot import BOOT
 from ..host.messages import supervisor_settings
 from ..host.seccomp import compiled_filter
-from ..host.supervised_executor import START_TIMEOUT
+from ..host.supervised import START_TIMEOUT
 from ..keywords import checks_keywords
 from ..limits import Limits, check_limits, size_of
 from . import bubblewrap

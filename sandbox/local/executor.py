@@ -13,7 +13,7 @@ from typing import IO, Any
 from ..arguments import checked_environment, checked_modules
 from ..errors import ImageError, SandboxClosedError
 from ..host.messages import supervisor_settings
-from ..host.supervised_executor import START_TIMEOUT
+from ..host.supervised import START_TIMEOUT
 from ..host.supervisor_client import SupervisorClient
 from ..keywords import checks_keywords
 from ..limits import Limits, check_limits, size_of

@@ -46,7 +46,7 @@ def kill(box: RealBox) -> None:
 @pytest.fixture
 def much_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """The help for a box with an overdue answer, and the wait for a box to end by itself, take long."""
-    monkeypatch.setattr("gymnast.sandbox.host.supervisor_client.REVIVAL_SECONDS", LONG)
+    monkeypatch.setattr("gymnast.sandbox.host.client.REVIVAL_SECONDS", LONG)
     monkeypatch.setattr("gymnast.sandbox.docker.client._ENDING_SECONDS", LONG)
 
 

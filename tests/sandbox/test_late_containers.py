@@ -113,7 +113,7 @@ async def test_a_stalled_engine_delays_the_close_of_a_pool_by_one_time_limit(
     """The removal of the boxes and the close of the engine share one limit."""
     monkeypatch.setattr("gymnast.sandbox.docker.client.CALL_SECONDS", 30.0)
     monkeypatch.setattr("gymnast.sandbox.docker.engine.CLOSE_SECONDS", 4.0)
-    monkeypatch.setattr("gymnast.sandbox.host.supervised_executor.CLOSE_SECONDS", 4.0)
+    monkeypatch.setattr("gymnast.sandbox.host.supervised.CLOSE_SECONDS", 4.0)
     delay.may_make.set()
     pool = await ExecutorPool(DockerExecutor(limits=LIMITS), max_boxes=2, warm=2).open()
     delay.answers.clear()

@@ -9,30 +9,48 @@ With pytest, each check is a test: see `Check`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from ...base import Executor
-from . import bash, concurrency, files, isolation, lifecycle, processes, python, reset
+from ...box import Box
+from ...lifecycle import Sandbox
+from . import bash, concurrency, files, isolation, lifecycle, machines, processes, python, reset
 from .checks import CODE, ISOLATION, MEMORY, NEEDS, SECONDS, Check, ConformanceError
 
-__all__ = ["CHECKS", "CODE", "ISOLATION", "MEMORY", "NEEDS", "Check", "ConformanceError", "Report", "check"]
+Kind = TypeVar("Kind", bound=Sandbox)
 
-CHECKS: tuple[Check, ...] = tuple(
+__all__ = [
+    "BOX_CHECKS",
+    "CHECKS",
+    "CODE",
+    "ISOLATION",
+    "MEMORY",
+    "NEEDS",
+    "Check",
+    "ConformanceError",
+    "Report",
+    "check",
+    "check_box",
+]
+
+CHECKS: tuple[Check[Executor], ...] = tuple(
     one
     for file in (lifecycle, files, python, bash, processes, concurrency, reset, isolation)
     for one in vars(file).values()
     if isinstance(one, Check)
 )
+BOX_CHECKS: tuple[Check[Box], ...] = tuple(one for one in vars(machines).values() if isinstance(one, Check))
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Report:
     """The outcomes of all checks; as text, one line for each check and two for a failed one."""
 
-    passed: tuple[Check, ...]
-    failed: dict[Check, str]  # how the sentence is broken
-    left_out: tuple[Check, ...]  # they need what the executor does not provide
+    passed: tuple[Check[Any], ...]
+    failed: dict[Check[Any], str]  # how the sentence is broken
+    left_out: tuple[Check[Any], ...]  # they need what the executor does not provide
 
     @property
     def ok(self) -> bool:
@@ -60,9 +78,18 @@ async def check(make: Callable[[], Executor], *, provides: Collection[str] = fro
     unknown = set(provides) - NEEDS
     if unknown:
         raise ValueError(f"provides holds names of {sorted(NEEDS)}, got {sorted(unknown)}")
-    wanted = [one for one in CHECKS if one.needs.issubset(provides)]
-    failed: dict[Check, str] = {}
-    box: Executor | None = None
+    return await _run(make, CHECKS, provides)
+
+
+async def check_box(make: Callable[[], Box]) -> Report:
+    """Run the checks of the wide contract (`sandbox/box.py`) on boxes that `make` makes, as far as they are capable."""
+    return await _run(make, BOX_CHECKS, make().capabilities)
+
+
+async def _run(make: Callable[[], Kind], checks: Sequence[Check[Kind]], provides: Collection[str]) -> Report:
+    wanted = [one for one in checks if one.needs.issubset(provides)]
+    failed: dict[Check[Kind], str] = {}
+    box: Kind | None = None
     try:
         for one in wanted:
             try:
@@ -82,5 +109,5 @@ async def check(make: Callable[[], Executor], *, provides: Collection[str] = fro
     return Report(
         passed=tuple(one for one in wanted if one not in failed),
         failed=failed,
-        left_out=tuple(one for one in CHECKS if one not in wanted),
+        left_out=tuple(one for one in checks if one not in wanted),
     )

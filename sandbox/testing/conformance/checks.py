@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ...base import ExecutionResult, Executor, Status
+from ...lifecycle import Sandbox
 
 CODE = "code"  # it runs Python and Bash; a script does not
 MEMORY = "memory"  # it limits memory, and reports when the code was killed for it
@@ -22,6 +23,7 @@ OUTPUT = 40_000_000  # bytes; more than the largest `Limits.max_output`
 _MARKER = 200  # the most characters of the markers that stand where output was dropped
 
 Error = TypeVar("Error", bound=BaseException)
+Kind = TypeVar("Kind", bound=Sandbox)
 
 
 class ConformanceError(AssertionError):
@@ -29,7 +31,7 @@ class ConformanceError(AssertionError):
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Check:
+class Check(Generic[Kind]):
     """One sentence of the contract, as a test of any executor.
 
         @pytest.mark.parametrize("check", CHECKS, ids=str)
@@ -42,11 +44,12 @@ class Check:
 
     name: str
     sentence: str  # what must hold
-    needs: frozenset[str]  # of NEEDS
-    function: Callable[[Executor], Awaitable[None]]
+    needs: frozenset[str]  # of NEEDS, or capabilities of a box
+    function: Callable[[Kind], Awaitable[None]]
+    resets: bool = True
 
-    async def __call__(self, box: Executor) -> None:
-        """Reset a started box and check it; checks of the life of a box use its clones.
+    async def __call__(self, box: Kind) -> None:
+        """Reset a started executor and check it; checks of its life use its clones. A `Box` is not reset.
 
         Raises:
             ConformanceError: the executor breaks the contract.
@@ -54,7 +57,8 @@ class Check:
         deadline = asyncio.timeout(SECONDS)
         try:
             async with deadline:
-                await box.reset()
+                if self.resets:
+                    await box.reset()
                 await self.function(box)
         except TimeoutError as error:
             if not deadline.expired():
@@ -65,10 +69,10 @@ class Check:
         return self.name
 
 
-def box_check(*needs: str) -> Callable[[Callable[[Executor], Awaitable[None]]], Check]:
+def box_check(*needs: str) -> Callable[[Callable[[Executor], Awaitable[None]]], Check[Executor]]:
     """Make a check of a function of a started, clean box. Its name and docstring become the check's."""
 
-    def decorate(function: Callable[[Executor], Awaitable[None]]) -> Check:
+    def decorate(function: Callable[[Executor], Awaitable[None]]) -> Check[Executor]:
         sentence = " ".join((function.__doc__ or "").split())
         return Check(name=function.__name__, sentence=sentence, needs=frozenset(needs), function=function)
 

@@ -1,0 +1,90 @@
+"""Snapshots: the files of a container as an image, which is removed when it is used no more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+from ..cancellation import finish
+from ..errors import EngineError
+from ..images.image import ImageFacts
+from .client import Client
+from .connect import StreamConnection, map_errors
+from .engine import Engine
+from .labels import LABEL, is_abandoned
+
+logger = logging.getLogger(__name__)
+
+_SNAPSHOT = f"{LABEL}.snapshot"  # the label of these images
+_COMMIT_SECONDS = 600.0  # for a container with gigabytes of new files
+_REMOVALS, _PAUSE = 10, 0.5  # attempts, and seconds between them: boxes of the image may be ending
+
+Take = Callable[[str, ImageFacts, Mapping[str, str]], Awaitable[str]]
+
+
+@contextlib.asynccontextmanager
+async def taken(engine: Engine) -> AsyncIterator[Take]:
+    """Give a function that makes an image of a container's files and returns its id; remove the image at the end.
+
+    Its arguments are the container, the facts about the container's image, and the labels that name the owner.
+    """
+    commits: list[asyncio.Future[str]] = []
+
+    async def take(container: str, facts: ImageFacts, labels: Mapping[str, str]) -> str:
+        commits.append(asyncio.ensure_future(engine.talk(_COMMIT_SECONDS, _commit, container, facts, labels)))
+        return await finish(_result(commits[-1]))  # so that no image is made that nobody knows
+
+    try:
+        yield take
+    finally:
+        for commit in commits:
+            if not commit.cancelled() and commit.exception() is None:
+                await finish(engine.call(_remove, engine.client, commit.result()))
+
+
+async def _result(future: asyncio.Future[str]) -> str:
+    return await future
+
+
+def _commit(stream: StreamConnection, container: str, facts: ImageFacts, labels: Mapping[str, str]) -> str:
+    # The container has another environment, user and directory than its image.
+    environment = [f"{name}={value}" for name, value in facts.environment.items()]
+    config = {"Env": environment, "User": facts.user or "0", "WorkingDir": facts.workdir or "/"}
+    config["Labels"] = {**labels, _SNAPSHOT: "1"}
+    return stream.api.commit(container, pause=False, conf=config)["Id"]
+
+
+def _remove(client: Client, image: str) -> None:
+    """Remove an image; if a box still uses it after some seconds, a warning says so."""
+    from docker.errors import APIError, ImageNotFound
+
+    for attempt in range(1, _REMOVALS + 1):
+        try:
+            client.api.remove_image(image)
+        except ImageNotFound:
+            return
+        except APIError as error:
+            if error.status_code != 409:
+                raise
+            if attempt == _REMOVALS:
+                logger.warning("the snapshot %s was not removed, as a box uses it: %s", image, error.explanation)
+            time.sleep(_PAUSE)
+        else:
+            return
+
+
+def reap(client: Client) -> list[str]:
+    """Remove the snapshots of dead owners, and return their ids."""
+    removed, now = [], client.now()
+    for image in client.api.images(filters={"label": _SNAPSHOT}):
+        if is_abandoned(image["Labels"], state="exited", age=now - image["Created"]):
+            try:
+                map_errors(client.api.remove_image, image["Id"])
+            except EngineError as error:
+                logger.warning("the abandoned snapshot %s was not removed: %s", image["Id"], error)
+            else:
+                removed.append(image["Id"])
+    return removed

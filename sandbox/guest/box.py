@@ -1,0 +1,234 @@
+"""The program that runs a whole box: programs of any user, their streams, and files, several at a time.
+
+It is the first process of the box and, in a container, root, as the code may be. The kernel lets no process of the box
+kill it or open its memory; it opens no name that the code can replace (its children do); it never waits for one
+request. When its host is gone it ends, and the kernel kills the rest.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import files, folders, processes, users
+from .host_link import ConcurrentHost
+from .loop import Loop
+from .ownership import MemoryGroup
+from .program import Launcher, become_undumpable
+from .protocol import Decoder, encode
+from .streams import Execution, OpenProgram
+from .supervisor import leave
+
+_FILE_SECONDS = 30.0  # for one piece of a file
+_INPUT, _OUTPUT = 0, 1  # descriptors of a child
+_CHUNK = 1 << 16
+_NO_ROOM = "no process could be started: the box has no room for one more"
+
+
+class Box:
+    """Takes requests and answers them by their ids."""
+
+    def __init__(self, settings: dict[str, Any], decoder: Decoder, frames: collections.deque[Any]) -> None:
+        self.settings = settings
+        self.loop = Loop()
+        self.end = time.monotonic() + settings["lifetime"]
+        self.host = ConcurrentHost(self.loop, decoder, frames, self.end, leave, take=self._take)
+        self.group = MemoryGroup()
+        self.launcher = Launcher(settings)
+        self._executions: dict[int, Execution] = {}  # by the id of their request
+        self._open: dict[int, OpenProgram] = {}
+        self._deadlines: dict[int, float] = {}  # of executions
+        self._kills = self.group.oom_kills()
+        self._stopped: set[int] = set()  # processes that were stopped before `freeze`
+        self._quiet_since = time.monotonic()
+
+    def serve(self) -> None:
+        """Answer requests until the box ends."""
+        self.host.reply({"id": 0, "bash": False}, [])
+        while True:
+            idle = math.inf if self._executions else self._quiet_since + self.settings["idle"]
+            deadline = min(self.end, idle, *self._deadlines.values()) if self._deadlines else min(self.end, idle)
+            self.loop.pump(deadline)
+            if self.loop.unreaped:
+                self.loop.reap()
+            self._after_exits()
+            now = time.monotonic()
+            for number in [number for number, moment in self._deadlines.items() if moment <= now]:
+                self._expire(number)
+            if now >= min(self.end, idle):
+                leave("its lifetime or idle time is over")
+
+    # Requests.
+
+    def _take(self, header: dict[str, Any], payload: bytes) -> None:
+        self._quiet_since = time.monotonic()
+        number, operation = header["id"], header["op"]
+        if operation == "interrupt":
+            self._interrupt(number)
+            return
+        try:
+            getattr(self, "_on_" + operation)(number, header, payload)
+        except OSError as error:  # too many processes or descriptors
+            detail = _NO_ROOM if isinstance(error, BlockingIOError) else error.strerror or ""
+            self._answer(number, {"fault": "start", "errno": error.errno or 5, "detail": detail}, [])
+
+    def _answer(self, number: int, answer: dict[str, Any], parts: list[bytes]) -> None:
+        self.host.reply({"id": number, **answer}, parts)
+
+    def _reply(self, number: int) -> Callable[[dict[str, Any], list[bytes]], None]:
+        return lambda answer, parts: self._answer(number, answer, parts)
+
+    def _on_exec(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        spec = json.loads(payload[: header["spec"]])
+        self._run(number, Execution(self.loop, self.launcher, spec, payload[header["spec"] :]), header["timeout"])
+
+    def _on_file(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        """Read or write a piece of a file in a child with the rights of the user; the host decodes its report."""
+
+        request = {**header, "op": header["do"]}
+
+        def work() -> None:
+            report = files.report(lambda: files.perform(request, header["path"], payload, header["limit"], follow=True))
+            _write_all(encode(*report))
+
+        spec = {"user": header["user"], "max_output": header["max_output"]}
+        self._run(number, Execution(self.loop, self.launcher, spec, b"", work), _FILE_SECONDS)
+
+    def _run(self, number: int, execution: Execution, timeout: float) -> None:
+        self._executions[number] = execution
+        self._deadlines[number] = time.monotonic() + timeout
+
+    def _on_open(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        spec, work = json.loads(payload), None
+        if "pack" in spec:
+            work = lambda: _pack(spec["pack"], spec["exclude"])  # noqa: E731
+        elif "unpack" in spec:
+            work = lambda: _unpack(spec["unpack"], spec["owner"])  # noqa: E731
+        opened = OpenProgram(self.loop, self.launcher, spec, header.get("tty"), work)
+        self._open[number] = opened
+        opened.program.when_started(lambda fault: self._on_started(number, fault))
+
+    def _on_started(self, number: int, fault: dict[str, Any]) -> None:
+        self._answer(number, fault, [])
+        if fault:
+            self._open.pop(number).close()
+
+    def _on_read(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        self._open[header["process"]].read(self._reply(number))
+
+    def _on_write(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        self._open[header["process"]].write(payload, lambda: self._answer(number, {}, []))
+
+    def _on_wait(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        self._open[header["process"]].wait(self._reply(number))
+
+    def _on_signal(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        self._open[header["process"]].program.signal(header["number"])
+        self._answer(number, {}, [])
+
+    def _on_resize(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        self._open[header["process"]].resize(header["columns"], header["rows"])
+        self._answer(number, {}, [])
+
+    def _on_release(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        opened = self._open.pop(header["process"], None)
+        if opened is not None:  # it could be started
+            opened.close()
+        self._answer(number, {}, [])
+
+    def _on_ping(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        self._answer(number, {}, [])
+
+    def _on_freeze(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        """Stop every other process, so that its files do not change while they are copied."""
+        self._stopped = processes.stopped(self._others())
+        processes.stop_all(self._others, processes.send)
+        self._answer(number, {}, [])
+
+    def _on_thaw(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        processes.send(self._others() - self._stopped, signal.SIGCONT)
+        self._answer(number, {}, [])
+
+    def _others(self) -> set[int]:
+        return processes.everyone() - {os.getpid()}
+
+    # Ends.
+
+    def _interrupt(self, number: int) -> None:
+        if number in self._executions:
+            self._expire(number)
+
+    def _expire(self, number: int) -> None:
+        self._deadlines.pop(number, None)
+        self._executions[number].expire()
+
+    def _after_exits(self) -> None:
+        if not self.loop.exits:
+            return
+        for number, execution in list(self._executions.items()):
+            if execution.pid in self.loop.exits:
+                self._conclude(number, execution, self.loop.exits.pop(execution.pid))
+        for opened in self._open.values():
+            if opened.pid in self.loop.exits:
+                opened.on_exit(self.loop.exits.pop(opened.pid))
+        self.loop.exits.clear()  # the rest are those of released programs
+
+    def _conclude(self, number: int, execution: Execution, status: int) -> None:
+        kills = self.group.oom_kills()
+        answer, parts = execution.result(status, oom=kills > self._kills)
+        self._kills = kills
+        execution.finish()
+        del self._executions[number]
+        self._deadlines.pop(number, None)
+        self._answer(number, answer, parts)
+
+
+def _pack(source: str, exclude: list[str]) -> None:
+    try:
+        for batch in folders.pack(source, exclude):
+            _write_all(batch)
+    except OSError as error:
+        _write_all(encode(files.failure(error)))
+
+
+def _unpack(target: str, owner: str) -> None:
+    user = users.find(owner)
+    unpacker = folders.Unpacker(target, (user.uid, user.gid))
+    try:
+        while not unpacker.at_end:
+            data = os.read(_INPUT, _CHUNK)
+            if not data:
+                return
+            unpacker.feed(data)
+    except OSError as error:
+        _write_all(encode(files.failure(error)))
+        return
+    _write_all(encode({}))
+
+
+def _write_all(data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(_OUTPUT, rest) :]
+
+
+def main() -> None:
+    """Read the settings and run a box with them."""
+    become_undumpable()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the kernel does not deliver to the first process
+    sys.path.clear()
+    decoder, frames = Decoder(), collections.deque()
+    while not frames:
+        data = os.read(0, _CHUNK)
+        if not data:
+            leave("its owner is gone")
+        frames.extend(decoder.feed(data))
+    settings, _ = frames.popleft()
+    Box(settings, decoder, frames).serve()

@@ -1,0 +1,97 @@
+"""RemoteProcess: a program of a box whose streams are open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from ..box import Process
+from ..errors import SandboxLostError
+from ..guest.protocol import PIECE
+from .client import MARGIN, Client
+from .connection import Answer, Decode
+from .messages import decode_exit_code, decode_nothing, decode_output
+
+Content = TypeVar("Content")
+
+_PATIENCE = 10.0 + MARGIN  # seconds for a request that does not wait for the program
+
+
+class RemoteProcess(Process):
+    """A program in a box.
+
+    Args:
+        client: of the box.
+        number: the guest's for this program.
+        has_terminal: whether it runs in a terminal.
+        explain: makes the error for a box that is lost.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        number: int,
+        has_terminal: bool,
+        explain: Callable[[SandboxLostError], Awaitable[SandboxLostError]],
+    ) -> None:
+        self._explain = explain
+        self._client = client
+        self._number = number
+        self._has_terminal = has_terminal
+        # Answers that are still to come, so that no output is lost when a caller stops waiting.
+        self._reading: asyncio.Future[Answer[tuple[bytes, bool]]] | None = None
+        self._waiting: asyncio.Future[Answer[int]] | None = None
+        self._at_end = False
+
+    async def read(self, *, timeout: float = math.inf) -> bytes:
+        if self._at_end:
+            return b""
+        if self._reading is None:
+            self._reading = self._begin("read", b"", decode_output)
+        answer = await self._answer(self._reading, timeout)
+        if answer is None:
+            return b""
+        self._reading = None
+        data, self._at_end = answer
+        return data
+
+    async def write(self, data: bytes) -> None:
+        for start in range(0, max(len(data), 1), PIECE):
+            await self._answer(self._begin("write", data[start : start + PIECE], decode_nothing))
+
+    async def wait(self, *, timeout: float = math.inf) -> int | None:
+        if self._waiting is None:
+            self._waiting = self._begin("wait", b"", decode_exit_code)
+        return await self._answer(self._waiting, timeout)
+
+    async def signal(self, number: int) -> None:
+        await self._answer(self._begin("signal", b"", decode_nothing, number=int(number)))
+
+    async def resize(self, columns: int, rows: int) -> None:
+        if not self._has_terminal:
+            raise TypeError("this process has no terminal: open it with tty=(columns, rows)")
+        await self._answer(self._begin("resize", b"", decode_nothing, columns=columns, rows=rows))
+
+    async def release(self) -> None:
+        """Kill the program and its processes, unless the box is gone."""
+        with contextlib.suppress(SandboxLostError):
+            await self._answer(self._begin("release", b"", decode_nothing), _PATIENCE)
+
+    def _begin(
+        self, operation: str, payload: bytes, decode: Decode[Content], **fields: int
+    ) -> asyncio.Future[Answer[Content]]:
+        header = {"op": operation, "process": self._number, **fields}
+        return self._client.connection.request(header, payload, decode)[1]
+
+    async def _answer(self, future: asyncio.Future[Answer[Content]], timeout: float = math.inf) -> Content | None:
+        """Return the answer, or None if it does not come in time; then it is still to come."""
+        await asyncio.wait([future], timeout=None if timeout == math.inf else timeout)
+        if not future.done():
+            return None
+        try:
+            return future.result().content
+        except SandboxLostError as error:
+            raise await self._explain(error) from error

@@ -1,0 +1,206 @@
+"""SupervisedBox: the contract of a box over a connection to its guest (`guest/box.py`).
+
+`supervised.py` has the life of a box; `box_client.py` makes the requests to one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from ..arguments import checked_environment, content_of
+from ..base import ExecutionResult, Status
+from ..box import EXEC_TIMEOUT, MAX_FILE, MAX_OUTPUT, NO_VARIABLES, Box, Capability
+from ..cancellation import finish
+from ..errors import SandboxLostError, file_error
+from ..guest.folders import FolderError, Unpacker, pack, raise_error
+from ..guest.protocol import Decoder, ProtocolError
+from ..lifecycle import RetireReason
+from ..limits import check_timeout, count_of
+from .box_client import BoxClient
+from .box_process import RemoteProcess
+from .client import OutOfMemoryError
+from .connection import Connection
+from .supervised import SupervisedSandbox
+
+Result = TypeVar("Result")
+
+_OUTPUTS = range(1 << 10, (16 << 20) + 1)  # bytes kept of each stream
+
+
+class SupervisedBox(SupervisedSandbox[BoxClient], Box):
+    """A box behind a guest."""
+
+    capabilities = frozenset({Capability.STREAMS, Capability.TTY, Capability.USERS})
+
+    def clone(self) -> Self:
+        return self._twin()
+
+    def _renew(self) -> None:
+        super()._renew()
+        self._out_of_memory = False
+
+    def _guest(self, connection: Connection) -> BoxClient:
+        return BoxClient(connection, self.limits, self._revive)
+
+    @property
+    def retire_reason(self) -> RetireReason | None:
+        lost = self._lost or (self._box is not None and self._box.connection.lost) or ""
+        return RetireReason("oom" if self._out_of_memory else "lost", lost) if lost else None
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        input: bytes = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] = NO_VARIABLES,
+        user: str | int | None = None,
+        timeout: float = EXEC_TIMEOUT,
+        max_output: int = MAX_OUTPUT,
+    ) -> ExecutionResult:
+        timeout = check_timeout(timeout)
+        if count_of(max_output, "max_output") not in _OUTPUTS:
+            raise ValueError(f"max_output must be from {_OUTPUTS[0]} to {_OUTPUTS[-1]} bytes, got {max_output}")
+        spec = {**_spec(command, cwd, env, user), "max_output": max_output}
+        started = time.perf_counter()
+        try:
+            return await self._with_box(lambda box: box.exec(spec, input, timeout))
+        except OutOfMemoryError as error:
+            seconds = time.perf_counter() - started
+            return ExecutionResult(status=Status.OOM, stderr=f"{error}\n", state_lost=True, duration=seconds)
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] = NO_VARIABLES,
+        user: str | int | None = None,
+        tty: tuple[int, int] | None = None,
+    ) -> AsyncIterator[RemoteProcess]:
+        async with self._opened(_spec(command, cwd, env, user), tty) as process:
+            yield process
+
+    @contextlib.asynccontextmanager
+    async def _opened(
+        self, spec: Mapping[str, Any], tty: tuple[int, int] | None = None
+    ) -> AsyncIterator[RemoteProcess]:
+        process = await self._with_box(lambda box: box.open(spec, tty, self._lost_error))
+        try:
+            yield process
+        finally:
+            await finish(process.release())
+
+    async def write_file(self, path: str, data: bytes | str, *, user: str | int | None = None) -> None:
+        content = content_of(data)
+        await self._with_box(lambda box: box.write_file(path, _user(user), content))
+
+    async def read_file(self, path: str, *, user: str | int | None = None, limit: int = MAX_FILE) -> bytes:
+        return await self._with_box(lambda box: box.read_file(path, _user(user), limit))
+
+    async def ping(self, *, timeout: float = 2.0) -> None:
+        check_timeout(timeout)
+        await self._with_box(lambda box: box.ping(timeout))
+
+    async def copy_in(self, source: str | Path, target: str, *, user: str | int = 0) -> None:
+        spec = {"unpack": target, "owner": _user(user), "user": "0"}
+        batches, report = pack(os.fspath(source)), bytearray()
+        batch = await asyncio.to_thread(next, batches)
+        async with self._opened(spec) as process:
+            while batch:
+                following = asyncio.ensure_future(asyncio.to_thread(next, batches, b""))
+                try:
+                    await process.write(batch)
+                finally:
+                    batch = await finish(_result(following))
+            while data := await process.read():
+                report += data
+        _check_report(bytes(report), target)
+
+    async def copy_out(
+        self, source: str, target: str | Path, *, limit: int = 1 << 30, exclude: Sequence[str] = ()
+    ) -> list[str]:
+        spec = {"pack": source, "exclude": list(exclude), "user": "0"}
+        with contextlib.closing(Unpacker(os.fspath(target), limit=limit)) as unpacker:
+            async with self._opened(spec) as process:
+                while not unpacker.at_end and (data := await process.read()):
+                    with _named(source):
+                        await finish(asyncio.to_thread(unpacker.feed, data))
+        if not unpacker.at_end:
+            raise file_error(errno.EIO, source, "the copy was ended before its end")
+        return unpacker.refused
+
+    async def _with_box(self, request: Callable[[BoxClient], Coroutine[Any, Any, Result]]) -> Result:
+        """Make a request. Give up a box that is lost.
+
+        Raises:
+            OutOfMemoryError: the box ended for want of memory.
+            SandboxLostError: the box is lost for another reason.
+        """
+        self._require_open()
+        if self._box is None:
+            raise self._new_lost_error()
+        try:
+            return await request(self._box)
+        except SandboxLostError as error:
+            raise await self._lost_error(error) from error
+
+    async def _lost_error(self, error: SandboxLostError) -> SandboxLostError:
+        """Give the box up, find out why it is lost, and return the error that says so."""
+        if self._box is not None:
+            self._out_of_memory = await self._died_of_memory()
+            self._give_up("it ran out of memory" if self._out_of_memory else str(error))
+        self._require_open()
+        return self._new_lost_error()
+
+    def _new_lost_error(self) -> SandboxLostError:
+        kind = OutOfMemoryError if self._out_of_memory else SandboxLostError
+        return kind(f"the box is lost: {self._lost}")
+
+
+def _spec(
+    command: str | Sequence[str], cwd: str | None, env: Mapping[str, str], user: str | int | None
+) -> dict[str, Any]:
+    arguments = command if isinstance(command, str) else list(command)
+    if not arguments or not all(isinstance(one, str) for one in arguments):
+        raise TypeError(f"a command is a text, or a list of a program and its arguments, got {command!r:.200}")
+    for text in [command] if isinstance(command, str) else [*command, cwd or ""]:
+        if "\0" in text:
+            raise ValueError(f"neither a command nor cwd can hold a NUL character, got {text!r:.200}")
+    return {"command": arguments, "cwd": cwd, "env": checked_environment(env), "user": _user(user)}
+
+
+def _user(user: str | int | None) -> str | None:
+    return None if user is None else str(user)
+
+
+async def _result(future: asyncio.Future[Result]) -> Result:
+    return await future
+
+
+def _check_report(report: bytes, path: str) -> None:
+    """Check the answer of an unpacking process, which the code may have killed."""
+    with _named(path):
+        frames = Decoder(max_payload=0).feed(report)
+        if len(frames) != 1:
+            raise FolderError(errno.EIO, "the copy was ended before its end")
+        raise_error(frames[0][0])
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Turn the errors of a stream of files into those of a file in the box."""
+    try:
+        yield
+    except FolderError as error:
+        raise file_error(error.errno or errno.EIO, path, error.strerror or "") from None
+    except (ProtocolError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise file_error(errno.EIO, path, f"the box sent no stream of files: {error}") from error
