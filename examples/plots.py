@@ -3,7 +3,7 @@
     python examples/plots.py
 
 `PlotEnv` is a `CodeEnv` with one more tool. This program plays one episode with a fixed list of calls, and leaves it in
-`runs/plots/` for `gymnast view`. It needs a Docker engine. The default image has no Matplotlib, so the code in the box
+`runs/plots/` for `gymnast view`. It needs Docker or bubblewrap. The default image has no Matplotlib, so the code in the box
 writes its PNG itself; `DockerExecutor(image=Path("sandbox/images/dockerfiles/python"))` has Matplotlib.
 """
 

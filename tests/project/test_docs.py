@@ -103,6 +103,8 @@ def test_every_python_block_runs(
     blocks = python_blocks(page)
     if any("DockerExecutor" in block for _, block in blocks):
         request.getfixturevalue("image")  # skips where no engine answers
+    if any("BwrapExecutor" in block for _, block in blocks):
+        request.getfixturevalue("bubblewrap")
     if any(HUB_MODEL in block for _, block in blocks):
         tokenizer = make_tiny_tokenizer([])
         model = make_tiny_model(tokenizer)
