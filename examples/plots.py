@@ -3,8 +3,8 @@
     python examples/plots.py
 
 `PlotEnv` is a `CodeEnv` with one more tool. This program plays one episode with a fixed list of calls, and leaves it in
-`runs/plots/` for `gymnast view`. It needs Docker or bubblewrap. The default image has no Matplotlib, so the code in the box
-writes its PNG itself; `DockerExecutor(image=Path("sandbox/images/dockerfiles/python"))` has Matplotlib.
+`runs/plots/` for `gymnast view`. It needs Docker or bubblewrap. The default image has no Matplotlib, so the code in the
+box writes its PNG itself; `DockerExecutor(image=Path("sandbox/images/dockerfiles/python"))` has Matplotlib.
 """
 
 from __future__ import annotations

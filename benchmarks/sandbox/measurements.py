@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from gymnast.sandbox import DockerExecutor, Engine, Executor, ExecutorPool
+from gymnast.sandbox import BwrapExecutor, DockerExecutor, Engine, Executor, ExecutorPool, LocalExecutor
 
 from ..figures import Values
 from .child import BOXES
@@ -24,9 +24,9 @@ CHILD_SECONDS = 90.0
 COUNT = "counter += 1\ncounter"
 
 
-async def round_trip(quick: bool) -> Values:
+async def round_trip(quick: bool, make: Callable[[], Executor] = DockerExecutor) -> Values:
     """One small execution after the other, with its state, in one box."""
-    async with DockerExecutor() as box:
+    async with make() as box:
         await box.python("counter = 0")
         for _ in range(100):
             await box.python(COUNT)
@@ -100,10 +100,10 @@ async def lease(quick: bool) -> Values:
     return {"lease": statistics.median(seconds) * 1e3, "lease_p99": _percentile(seconds, 99) * 1e3}
 
 
-async def reset(quick: bool) -> Values:
+async def reset(quick: bool, make: Callable[[], Executor] = DockerExecutor) -> Values:
     """From a used box, with a file and a process left behind, to the first answer of a fresh session."""
     seconds = []
-    async with DockerExecutor() as box:
+    async with make() as box:
         for _ in range(10 if quick else 100):
             await box.python("import os\nsecret = 1")
             await box.bash("echo secret > file; sleep 1000 & cd /tmp")
@@ -115,16 +115,25 @@ async def reset(quick: bool) -> Values:
     return {"reset": statistics.median(seconds) * 1e3, "reset_p99": _percentile(seconds, 99) * 1e3}
 
 
-async def cold_start(quick: bool) -> Values:
+async def cold_start(quick: bool, make: Callable[[], Executor] = DockerExecutor) -> Values:
     """From nothing to the first answer, with a connection to the engine of its own."""
     seconds = []
     for _ in range(3 if quick else 11):
         started = time.perf_counter()
-        async with DockerExecutor() as box:
+        async with make() as box:
             await box.python("1")
             seconds.append(time.perf_counter() - started)
     del seconds[0]  # imports docker-py
     return {"cold_start": statistics.median(seconds) * 1e3, "cold_start_worst": max(seconds) * 1e3}
+
+
+async def without_docker(quick: bool) -> Values:
+    """The same three figures of the executors that need no engine."""
+    values: Values = {}
+    for name, make in (("bwrap", BwrapExecutor), ("local", LocalExecutor)):
+        for measurement in (round_trip, reset, cold_start):
+            values |= {f"{name}_{key}": value for key, value in (await measurement(quick, make)).items()}
+    return values
 
 
 async def output(quick: bool) -> Values:
@@ -188,6 +197,7 @@ MEASUREMENTS: tuple[Callable[[bool], Awaitable[Values]], ...] = (
     lease,
     reset,
     cold_start,
+    without_docker,
     bare_start,
     output,
     orphans,
