@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import select
@@ -94,17 +93,32 @@ class Loop:
         return pid in self.exits
 
 
+def _open_pipe(user: int | None) -> tuple[int, int]:
+    """Return a pipe to which a user can also write by its name, as the code does that opens /dev/stdout."""
+    read_end, write_end = os.pipe()
+    try:
+        os.fchmod(write_end, 0o622)
+    except PermissionError:  # gVisor changes the mode of no pipe; but a pipe belongs to the user who makes it
+        if user is not None:
+            os.close(read_end)
+            os.close(write_end)
+            os.setresuid(-1, user, -1)
+            try:
+                return os.pipe()
+            finally:
+                os.setresuid(-1, 0, -1)
+    return read_end, write_end
+
+
 class Capture:
     """One output stream of a session: a pipe, and the head and tail of the bytes that came through it."""
 
-    def __init__(self, loop: Loop, limit: int) -> None:
+    def __init__(self, loop: Loop, limit: int, user: int | None = None) -> None:
         self.half = limit // 2
         self.head, self.tail, self.seen = bytearray(), bytearray(), 0
         self.draining = False
         self.loop = loop
-        self.fd, self.write_end = os.pipe()
-        with contextlib.suppress(PermissionError):  # gVisor changes the mode of no pipe
-            os.fchmod(self.write_end, 0o622)  # so that the code can open /dev/stdout and /dev/stderr
+        self.fd, self.write_end = _open_pipe(user)
         os.set_blocking(self.fd, False)
         loop.watch(self.fd, self.read)
 

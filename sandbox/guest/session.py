@@ -90,8 +90,8 @@ class Session(ABC):
             self.kill()
         if self.pid:
             return
-        limit = self.box.settings["max_output"]
-        self.out, self.err = Capture(self.loop, limit), Capture(self.loop, limit)
+        limit, user = self.box.settings["max_output"], self.box.settings["user"]
+        self.out, self.err = Capture(self.loop, limit, user), Capture(self.loop, limit, user)
         commands, self.commands = os.pipe()
         self.replies, replies = os.pipe()
         os.set_blocking(self.commands, False)
