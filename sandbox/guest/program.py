@@ -68,6 +68,7 @@ class Launcher:
             yield
         finally:
             os.pwrite(self._exposure, self._own, 0)
+            resource.setrlimit(_LOCKS, (most, most))
 
     def _keeps_user(self, spec: Mapping[str, Any]) -> bool:
         return self.user.uid == os.getuid() and spec.get("user") in (None, str(self.user.uid))
