@@ -20,7 +20,7 @@ from ..images.image import DEFAULT_IMAGE
 from ..keywords import checks_keywords
 from ..limits import Limits, check_limits
 from . import labels, snapshots
-from .box_options import box_config
+from .box_options import GUEST_VARIABLES, box_config
 from .container import DockerSandbox
 from .engine import Engine
 from .executor import check_network
@@ -114,7 +114,7 @@ class DockerBox(DockerSandbox[BoxClient], SupervisedBox):
 
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[BoxImage]:
-        """See `Box.snapshot`. The image's volumes are not in it."""
+        """See `Box.snapshot`. The image's volumes are not in it. SandboxFileTooLargeError if it has over 16 GiB."""
         self._require_open()
         async with self.engine, snapshots.taken(self.engine) as take:
             launched, facts = self._launched, self.facts
@@ -141,8 +141,10 @@ class DockerBox(DockerSandbox[BoxClient], SupervisedBox):
         return await self._start_container(box_config(self.options, self.facts, own_labels, self._volume))
 
     def _settings(self) -> dict[str, Any]:
+        of_image = self.facts.environment.items()
+        of_image = {name: value for name, value in of_image if value or name not in GUEST_VARIABLES}  # of a snapshot
         return {
-            "environment": {"PATH": _PATH, **self.facts.environment, **dict(self.options.environment)},
+            "environment": {"PATH": _PATH, **of_image, **dict(self.options.environment)},
             "cwd": self.facts.workdir or "/",
             "user": self.facts.user if self.user is None else self.user,
             "idle": self.limits.idle,

@@ -27,8 +27,9 @@ _ON_ITSELF = {
 _ON_A_PROCESS = {"setpriority": 0, "ioprio_set": 1}  # the kind that argument 0 has: a process, not a group or a user
 _MORE = ["chroot", "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop"]  # for databases
 
-# Variables of an image that the guest's own loader and library would obey.
-_OF_THE_LOADER = ("LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "LOCPATH", "NLSPATH")
+# The guest's own C library reads no file of the box: it could be a pipe, or worse.
+GUEST_VARIABLES = {"LC_ALL": "C", "TZ": "UTC0", "TZDIR": GUEST_FOLDER}
+_OF_THE_LOADER = ("LD_", "GLIBC_", "MALLOC_")  # variables of an image that it would obey
 
 
 @cache
@@ -57,7 +58,8 @@ def box_config(options: BoxOptions, image: ImageFacts, labels: Mapping[str, str]
     config = container_config(options, image.id, dict(labels), [])
     python = [f"{GUEST_FOLDER}/ld.so", "--library-path", f"{GUEST_FOLDER}/lib", f"{GUEST_FOLDER}/bin/python3"]
     config["Entrypoint"] = [*python, "-I", "-S", "-u", "-X", "utf8", f"{GUEST_FOLDER}/boot"]
-    config["Env"] = [f"{name}=" for name in image.environment if name.startswith(_OF_THE_LOADER)]
+    variables = dict.fromkeys((name for name in image.environment if name.startswith(_OF_THE_LOADER)), "")
+    config["Env"] = [f"{name}={value}" for name, value in {**variables, **GUEST_VARIABLES}.items()]
     limits, host = options.limits, config["HostConfig"]
     host |= {
         "ReadonlyRootfs": False,

@@ -11,9 +11,10 @@ from ..host.boot import BOOT
 from ..images.host_image import GUEST_FOLDER, guest_recipe, make_guest_archive
 from .client import Client
 from .engine import Engine
-from .labels import labels
+from .labels import is_abandoned, labels
+from .snapshots import TEMPORARY
 
-LABEL = "gymnast.guest"  # on the volumes, and on the image from which one is filled
+LABEL = "gymnast.guest"  # of the volumes
 
 _FILLING_SECONDS = 600.0  # after which a volume that another process fills counts as abandoned
 
@@ -64,10 +65,12 @@ def _make(client: Client, name: str, archive: Path) -> str:
     """
     own = f"{name}-{secrets.token_hex(4)}"
     chosen = ""
-    client.api.import_image(src=str(archive), repository=own, changes=[f"LABEL {LABEL}={own}"])
+    owner = labels(_FILLING_SECONDS)
+    changes = [f"LABEL {key}={value}" for key, value in {TEMPORARY: "1", **owner}.items()]
+    client.api.import_image(src=str(archive), repository=own, changes=changes)
     try:
-        client.api.create_volume(own, labels={LABEL: own})
-        mount = {"Image": own, "Entrypoint": ["-"], "Labels": labels(_FILLING_SECONDS), "NetworkDisabled": True}
+        client.api.create_volume(own, labels={LABEL: own, **owner})
+        mount = {"Image": own, "Entrypoint": ["-"], "Labels": owner, "NetworkDisabled": True}
         binds = {"HostConfig": {"Binds": [f"{own}:{GUEST_FOLDER}"], "NetworkMode": "none"}}
         made = client.api.create_container_from_config({**mount, **binds}, own)
         client.api.remove_container(made["Id"])
@@ -77,3 +80,17 @@ def _make(client: Client, name: str, archive: Path) -> str:
         if chosen != own:
             client.api.remove_volume(own, force=True)
         client.api.remove_image(own, force=True)
+
+
+def reap(client: Client) -> list[str]:
+    """Remove the volumes that dead processes did not fill to the end, and return their names.
+
+    Those of other versions of Python or of gymnast stay: other processes may use them.
+    """
+    volumes = client.api.volumes(filters={"label": LABEL})["Volumes"] or []
+    named = {volume["Labels"][LABEL] for volume in volumes if volume["Labels"][LABEL] != volume["Name"]}
+    unfinished = [volume for volume in volumes if volume["Labels"][LABEL] == volume["Name"] not in named]
+    removed = [one["Name"] for one in unfinished if is_abandoned(one["Labels"], state="exited", age=0)]
+    for name in removed:
+        client.api.remove_volume(name, force=True)
+    return removed

@@ -10,7 +10,7 @@ import logging
 from typing import NamedTuple
 
 from ..errors import EngineError
-from . import snapshots
+from . import guest_volume, snapshots
 from .client import Client
 from .connect import map_errors
 from .engine import Engine
@@ -72,7 +72,7 @@ def _reap(client: Client) -> list[str]:
             logger.warning("the abandoned container %s was not removed: %s", box.name, error)
         else:
             removed.append(box.name)
-    return removed + snapshots.reap(client)
+    return removed + snapshots.reap(client) + map_errors(guest_volume.reap, client)
 
 
 def _reap_or_log(client: Client) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from ..cancellation import finish
-from ..errors import EngineError
+from ..errors import EngineError, file_error
 from ..images.image import ImageFacts
+from .box_options import GUEST_VARIABLES
 from .client import Client
 from .connect import StreamConnection, map_errors
 from .engine import Engine
@@ -18,8 +20,9 @@ from .labels import LABEL, is_abandoned
 
 logger = logging.getLogger(__name__)
 
-_SNAPSHOT = f"{LABEL}.snapshot"  # the label of these images
+TEMPORARY = f"{LABEL}.temporary"  # the label of images that their owner removes
 _COMMIT_SECONDS = 600.0  # for a container with gigabytes of new files
+_LARGEST = 16 << 30  # bytes of a snapshot: the engine writes the holes of a file out
 _REMOVALS, _PAUSE = 10, 0.5  # attempts, and seconds between them: boxes of the image may be ending
 
 Take = Callable[[str, ImageFacts, Mapping[str, str]], Awaitable[str]]
@@ -50,10 +53,14 @@ async def _result(future: asyncio.Future[str]) -> str:
 
 
 def _commit(stream: StreamConnection, container: str, facts: ImageFacts, labels: Mapping[str, str]) -> str:
+    found = stream.api.containers(size=True, filters={"id": container})
+    if found and found[0].get("SizeRw", 0) > _LARGEST:
+        raise file_error(errno.EFBIG, "/", f"a snapshot has at most {_LARGEST} bytes, got {found[0]['SizeRw']}")
     # The container has another environment, user and directory than its image.
-    environment = [f"{name}={value}" for name, value in facts.environment.items()]
+    variables = {**dict.fromkeys(GUEST_VARIABLES, ""), **facts.environment}
+    environment = [f"{name}={value}" for name, value in variables.items()]
     config = {"Env": environment, "User": facts.user or "0", "WorkingDir": facts.workdir or "/"}
-    config["Labels"] = {**labels, _SNAPSHOT: "1"}
+    config["Labels"] = {**labels, TEMPORARY: "1"}
     return stream.api.commit(container, pause=False, conf=config)["Id"]
 
 
@@ -77,14 +84,14 @@ def _remove(client: Client, image: str) -> None:
 
 
 def reap(client: Client) -> list[str]:
-    """Remove the snapshots of dead owners, and return their ids."""
+    """Remove the temporary images of dead owners, and return their ids."""
     removed, now = [], client.now()
-    for image in client.api.images(filters={"label": _SNAPSHOT}):
+    for image in client.api.images(filters={"label": TEMPORARY}):
         if is_abandoned(image["Labels"], state="exited", age=now - image["Created"]):
             try:
                 map_errors(client.api.remove_image, image["Id"])
             except EngineError as error:
-                logger.warning("the abandoned snapshot %s was not removed: %s", image["Id"], error)
+                logger.warning("the abandoned image %s was not removed: %s", image["Id"], error)
             else:
                 removed.append(image["Id"])
     return removed

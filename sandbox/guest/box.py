@@ -150,6 +150,7 @@ class Box:
         """Stop every other process, so that its files do not change while they are copied."""
         self._stopped = processes.stopped(self._others())
         processes.stop_all(self._others, processes.send)
+        users.mend()
         self._answer(number, {}, [])
 
     def _on_thaw(self, number: int, header: dict[str, Any], payload: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import NamedTuple
@@ -44,6 +45,26 @@ def find(wanted: str) -> User:
         return User(uid, found, [found], home)
     more = [int(other[2]) for other in groups if entry and entry[0] in other[3].split(",")]
     return User(uid, gid, sorted({gid, *more}), home)
+
+
+def mend() -> None:
+    """Rename lists of users that are no ordinary files: an engine reads them when it starts a box of these files.
+
+    No other process of the box may be running.
+    """
+    for path in ("/etc", "/etc/passwd", "/etc/group"):
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno != errno.ELOOP:  # a link without an end
+                raise
+        else:
+            fits = stat.S_ISDIR if path == "/etc" else stat.S_ISREG
+            if fits(status.st_mode) and status.st_size <= _LONGEST:
+                continue
+        os.rename(path, path + "-" + os.urandom(4).hex())
 
 
 def _entries(path: str, fields: int) -> list[list[str]]:
