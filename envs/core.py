@@ -298,6 +298,12 @@ class Environment(gymnasium.Env[list[Message], Message]):
     async def aclose(self) -> None:
         """Asynchronous `close`."""
 
+    async def aprepare(self, tasks: Sequence[Mapping[str, Any]]) -> None:
+        """Begin to get ready for episodes of these tasks, which may come much later, and return at once.
+
+        The engine calls it on the prototype, which has no episode of its own.
+        """
+
 
 def text_of(message: Message) -> str:
     """Return the text of a message, whose content may be a list of parts."""

@@ -6,7 +6,8 @@ import difflib
 import importlib
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Union, cast
 
 import gymnasium
@@ -109,6 +110,14 @@ class EnvironmentSource:
         """
         return await play_episode(spec, self.create, *how)
 
+    async def prepare(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Let prototypes get ready for episodes of these rows: `Environment.aprepare`."""
+        rows = list(rows)
+        for name, factory in self._factories.items():
+            prototype = factory.prototype.unwrapped if isinstance(factory, _Copies) else None
+            if isinstance(prototype, Environment):
+                await prototype.aprepare([row for row in rows if name in (None, row.get(ENVIRONMENT_COLUMN))])
+
     def choose(self, row: Mapping[str, Any]) -> str | None:
         """Return the name of the environment that a row is played in; None if there is only one, which has no name."""
         if None in self._factories:
@@ -122,13 +131,23 @@ class EnvironmentSource:
         return name
 
 
+@dataclass(frozen=True)
+class _Copies:
+    """The factory of a prototype."""
+
+    prototype: gymnasium.Env[Any, Any]
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        return _copy_of(self.prototype)
+
+
 def _factory(environment: Any) -> Factory:
     if isinstance(environment, gymnasium.Env):
         _refuse_numbers(environment)
         copy = _copy_of(environment)  # fail now, not in the first episode, if the prototype cannot be copied
         copy.close()
         _refuse_lost_state(environment.unwrapped, copy.unwrapped)
-        return lambda: _copy_of(environment)
+        return _Copies(environment)
     if isinstance(environment, type):
         if issubclass(environment, gymnasium.Env):
             return environment

@@ -16,9 +16,11 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from .box_image import BoxImage
 from .errors import SandboxLostError
 from .lifecycle import Sandbox
 
@@ -165,6 +167,14 @@ class Executor(Sandbox):
     @files.setter
     def files(self, files: Mapping[str, bytes]) -> None:
         self._files = files
+
+    def variant(self, *, image: BoxImage | str | Path) -> Executor:
+        """Return an executor that is not started, like this one but for its image.
+
+        Raises:
+            TypeError: this kind of box has no image.
+        """
+        raise TypeError(f"a {type(self).__name__} has no image to replace; use a DockerExecutor")
 
     async def offer(self, functions: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
         """Let the code call functions outside of the box, until the next reset: the module, and the command, `tools`.

@@ -32,6 +32,7 @@ class CodeEnv(ToolsInCodeEnv):
     A row may have, besides what a `ToolEnv` reads:
 
     - `files`: files in the workspace before the first turn: text or bytes by relative path.
+    - `image`: the image of its boxes, instead of that of the executor; see also `box_for`.
     - `answer`: the right final answer. A number is compared as a number, exactly.
     - `submit` and `checks`: files that the agent hands in, by relative path, and hidden checks of them (see `agrade`).
 
@@ -201,7 +202,7 @@ class CodeEnv(ToolsInCodeEnv):
 
     def _verdict(self, task: Mapping[str, Any]) -> tuple[HiddenCheck, ...]:
         """Return the row's checks, or none if there is an answer; anything else is refused."""
-        kept = size_of(self._pool.template.limits.max_output)
+        kept = size_of(self._template.limits.max_output)
         return checks_of(task, type(self).__name__, max_output=kept)
 
     async def _fill(self, box: Executor, files: Mapping[str, str | bytes]) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 from ...sandbox.base import Executor
 from ...sandbox.defaults.executor import default_executor
-from ...sandbox.errors import EngineLoopError, PoolLoopError, SandboxClosedError
+from ...sandbox.errors import EngineLoopError, PoolLoopError, SandboxClosedError, SandboxError
 from ...sandbox.pool import ExecutorPool, pool_of
 from ..core import ConfigurationError, Message
 from ..tool_env.tool_env import ToolEnv
@@ -32,6 +32,7 @@ class LeasedBoxEnv(ToolEnv):
     task: Mapping[str, Any] = MappingProxyType({})  # this episode's row
 
     _pool: ExecutorPool
+    _template: Executor  # of this episode's boxes
     _box: Executor | None = None
     _lease: contextlib.AsyncExitStack | None = None  # gives the box back
     _lease_seconds: float = 0.0
@@ -54,6 +55,11 @@ class LeasedBoxEnv(ToolEnv):
                 f"code_executor must be an executor such as DockerExecutor(), or an ExecutorPool, got {code_executor!r}"
             )
         self._pool = code_executor if isinstance(code_executor, ExecutorPool) else pool_of(code_executor)
+        if not isinstance(self._pool.template, Executor):
+            raise TypeError(
+                f"the pool of a {type(self).__name__} lends executors, not {type(self._pool.template).__name__}"
+            )
+        self._executor = self._template = self._pool.template
 
     @property
     def box(self) -> Executor:
@@ -68,6 +74,23 @@ class LeasedBoxEnv(ToolEnv):
                 f"fresh_box() is entered, which belongs into agrade()"
             )
         return self._box
+
+    def box_for(self, task: Mapping[str, Any]) -> Executor:
+        """Return the executor that the boxes of this task's episodes are made like; override it to choose another.
+
+        By default the row's `image`, if it has one, replaces that of `code_executor`.
+        """
+        return self._executor if task.get("image") is None else self._executor.variant(image=task["image"])
+
+    async def aprepare(self, tasks: Sequence[Mapping[str, Any]]) -> None:
+        templates: dict[Hashable, Executor] = {}
+        for task in tasks:
+            with contextlib.suppress(Exception):  # the episode of this task says what is wrong with its row
+                template = self.box_for(task)
+                templates[template.key] = template
+        if templates.keys() - {self._executor.key}:
+            with contextlib.suppress(SandboxError):  # the first lease says what is wrong with the pool
+                await self._pool.prepare(*templates.values(), wait=False)
 
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -91,6 +114,13 @@ class LeasedBoxEnv(ToolEnv):
         await self._give_back()
         await super().aclose()
 
+    async def _prepare(self, task: Mapping[str, Any]) -> None:
+        await super()._prepare(task)
+        try:
+            self._template = self.box_for(task)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"there is no box for the row of image={task.get('image')!r}: {error}") from error
+
     async def _acquire(self) -> None:
         started = time.perf_counter()
         lease = contextlib.AsyncExitStack()
@@ -103,7 +133,7 @@ class LeasedBoxEnv(ToolEnv):
         self, lease: contextlib.AsyncExitStack, *, fresh: bool = False, priority: bool = False
     ) -> Executor:
         try:
-            return await lease.enter_async_context(self._pool.lease(fresh=fresh, priority=priority))
+            return await lease.enter_async_context(self._pool.lease(self._template, fresh=fresh, priority=priority))
         except EngineLoopError as error:
             raise ConfigurationError(str(error)) from error
         except PoolLoopError as error:

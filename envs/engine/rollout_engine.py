@@ -96,6 +96,7 @@ class RolloutEngine:
             EpisodeFailedError: an episode failed and `on_failure` is `raise`.
         """
         specs = list(specs)
+        await self.source.prepare({spec.group: spec.task.row for spec in specs}.values())
         in_flight = min(len(specs), self.max_concurrency)
         tasks: list[asyncio.Task[Episode]] = []
         try:
@@ -109,6 +110,10 @@ class RolloutEngine:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None  # the first one cancelled the others
         return [task.result() for task in tasks]
+
+    async def prepare(self, specs: Iterable[EpisodeSpec]) -> None:
+        """Let the environment begin to get ready for these episodes, such as to build images; do not wait for it."""
+        await self.source.prepare({spec.group: spec.task.row for spec in specs}.values())
 
     def play(self, rows: Sequence[Mapping[str, Any]], *, group_size: int = 1, seed: int = 0) -> list[Episode]:
         """Run `group_size` episodes of each row, for callers that are not asynchronous.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ..arguments import checked_environment, checked_modules
 from ..base import WORKSPACE
@@ -76,7 +76,7 @@ class DockerExecutor(DockerSandbox[SupervisorClient], SupervisedExecutor):
         best_effort: bool = False,
         start_timeout: float = START_TIMEOUT,
     ) -> None:
-        self.image = _checked_image(image, pull)
+        image = _checked_image(image, pull)
         check_network(network)
         limits = check_limits(limits)
         super().__init__(limits=limits, files=files, start_timeout=start_timeout)
@@ -92,8 +92,16 @@ class DockerExecutor(DockerSandbox[SupervisorClient], SupervisedExecutor):
         self.best_effort = best_effort
         self.engine = engine or Engine()
         self._given_engine = engine  # part of the key: two executors with engines of their own are alike
-        self.what = f"the image {str(self.image)!r}"
+        self._take_image(image)
         self._reusable = read_only
+
+    def variant(self, *, image: str | Path | BoxImage) -> Self:
+        twin = self.clone()
+        twin._take_image(_checked_image(image, self.image.pull if isinstance(image, str) else "missing"))
+        return twin
+
+    def _take_image(self, image: BoxImage) -> None:
+        self.image, self.what = image, f"the image {str(image)!r}"
 
     @property
     def key(self) -> Hashable:

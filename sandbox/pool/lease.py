@@ -1,33 +1,40 @@
-"""LeasedExecutor: a box of a pool, usable until its lease ends."""
+"""A leased box of a pool, usable until its lease ends: `LeasedExecutor` or `LeasedBox`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry
+from ..box import Box, Process
+from ..box_image import BoxImage
 from ..errors import PoolLoopError, SandboxClosedError
-from ..lifecycle import RetireReason, State
+from ..lifecycle import RetireReason, Sandbox, State
+
+Kind = TypeVar("Kind", bound=Sandbox)
 
 
-class LeasedExecutor(Executor):
+class Lease(Sandbox, Generic[Kind]):
     """Passes calls on to a box until its lease ends. A task that outlives the lease cannot reach the box any more.
 
     Args:
-        box: the executor that a pool lends; the pool starts and closes it.
-        files: the content of the workspace after `put_files` and `reset`; `box` itself has no files.
+        box: the box that a pool lends; the pool starts and closes it.
     """
 
-    def __init__(self, box: Executor, files: Mapping[str, bytes]) -> None:
+    def __init__(self, box: Kind) -> None:
         self._box = box
-        self._files = files
         self.limits = box.limits
         self._loop = asyncio.get_running_loop()
         self._over: str | None = None  # why further calls are refused
         self._calls = 0  # in flight
         self._resets: set[asyncio.Future[None]] = set()
-        self._offer: tuple[str, Callable[[bytes], Awaitable[bytes]]] | None = None
+
+    async def begin(self) -> None:
+        """Make the box ready for its lease."""
 
     def end(self, reason: str) -> None:
         """Refuse further calls; the first reason stays."""
@@ -46,7 +53,7 @@ class LeasedExecutor(Executor):
             await asyncio.wait(set(self._resets))
 
     @contextlib.contextmanager
-    def _call(self) -> Iterator[Executor]:
+    def _call(self) -> Iterator[Kind]:
         if self._over is not None:
             raise SandboxClosedError(self._over)
         if asyncio.get_running_loop() is not self._loop:
@@ -66,6 +73,52 @@ class LeasedExecutor(Executor):
     async def close(self) -> None:
         if self._over is None:
             raise SandboxClosedError("a leased box is closed by its pool: leave the `async with pool.lease()` instead")
+
+    async def ping(self, *, timeout: float = 2.0) -> None:
+        with self._call() as box:
+            await box.ping(timeout=timeout)
+
+    async def reset(self) -> None:
+        with self._call() as box:
+            reset = asyncio.ensure_future(self._reset(box))
+            self._resets.add(reset)
+            try:
+                await reset
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if self._over is None or task is None or task.cancelling():
+                    raise
+                raise SandboxClosedError(self._over) from None  # `settle` cancelled the reset, and nobody this task
+            finally:
+                self._resets.discard(reset)
+
+    async def _reset(self, box: Kind) -> None:
+        await box.reset()
+
+    @property
+    def retire_reason(self) -> RetireReason | None:
+        return RetireReason("lease over", self._over) if self._over else self._box.retire_reason
+
+    @property
+    def state(self) -> State:
+        return "open" if self._over is None else "closed"
+
+    @property
+    def key(self) -> Hashable:
+        return self._box.key
+
+
+class LeasedExecutor(Lease[Executor], Executor):
+    """See `Lease`. The workspace holds `files` after `begin` and `reset`; the executor of the pool has no files."""
+
+    def __init__(self, box: Executor, files: Mapping[str, bytes]) -> None:
+        super().__init__(box)
+        self._files = files
+        self._offer: tuple[str, Callable[[bytes], Awaitable[bytes]]] | None = None
+
+    async def begin(self) -> None:
+        for path, data in self._files.items():
+            await self.write_file(path, data)
 
     async def python(self, code: str, *, timeout: float = DEFAULT_TIMEOUT) -> ExecutionResult:
         with self._call() as box:
@@ -92,48 +145,64 @@ class LeasedExecutor(Executor):
             await box.offer(functions, answer)
         self._offer = functions, answer
 
-    async def ping(self, *, timeout: float = 2.0) -> None:
-        with self._call() as box:
-            await box.ping(timeout=timeout)
-
-    async def reset(self) -> None:
-        with self._call() as box:
-            reset = asyncio.ensure_future(self._reset(box))
-            self._resets.add(reset)
-            try:
-                await reset
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if self._over is None or task is None or task.cancelling():
-                    raise
-                raise SandboxClosedError(self._over) from None  # `settle` cancelled the reset, and nobody this task
-            finally:
-                self._resets.discard(reset)
-
     async def _reset(self, box: Executor) -> None:
         await box.reset()
-        await self.put_files()
+        await self.begin()
         if self._offer is not None:
             await self.offer(*self._offer)
-
-    async def put_files(self) -> None:
-        """Write the lease's files into the workspace."""
-        for path, data in self._files.items():
-            await self.write_file(path, data)
-
-    @property
-    def retire_reason(self) -> RetireReason | None:
-        return RetireReason("lease over", self._over) if self._over else self._box.retire_reason
-
-    @property
-    def state(self) -> State:
-        return "open" if self._over is None else "closed"
-
-    @property
-    def key(self) -> Hashable:
-        return self._box.key
 
     def clone(self) -> Executor:  # of the box: a clone is not leased
         clone = self._box.clone()
         clone.files = self._files
         return clone
+
+
+class LeasedBox(Lease[Box], Box):
+    """See `Lease`."""
+
+    def __init__(self, box: Box) -> None:
+        super().__init__(box)
+        self.capabilities = box.capabilities
+
+    async def exec(self, command: str | Sequence[str], **options: Any) -> ExecutionResult:
+        with self._call() as box:
+            return await box.exec(command, **options)
+
+    @contextlib.asynccontextmanager
+    async def _within(self, enter: Callable[[Box], AbstractAsyncContextManager[Any]]) -> AsyncIterator[Any]:
+        with self._call() as box:
+            async with enter(box) as entered:
+                yield entered
+
+    def open(self, command: str | Sequence[str], **options: Any) -> AbstractAsyncContextManager[Process]:
+        return self._within(lambda box: box.open(command, **options))
+
+    def snapshot(self) -> AbstractAsyncContextManager[BoxImage]:
+        return self._within(lambda box: box.snapshot())
+
+    async def write_file(self, path: str, data: bytes | str, **options: Any) -> None:
+        with self._call() as box:
+            await box.write_file(path, data, **options)
+
+    async def read_file(self, path: str, **options: Any) -> bytes:
+        with self._call() as box:
+            return await box.read_file(path, **options)
+
+    async def copy_in(self, source: str | Path, target: str, **options: Any) -> None:
+        with self._call() as box:
+            await box.copy_in(source, target, **options)
+
+    async def copy_out(self, source: str, target: str | Path, **options: Any) -> list[str]:
+        with self._call() as box:
+            return await box.copy_out(source, target, **options)
+
+    def variant(self, **options: Any) -> Box:  # of the box: a variant is not leased
+        return self._box.variant(**options)
+
+
+def lease_of(box: Sandbox, template: Sandbox) -> LeasedExecutor | LeasedBox:
+    """Return the lease of a pool's box for a user of the template."""
+    if isinstance(box, Box):
+        return LeasedBox(box)
+    assert isinstance(box, Executor) and isinstance(template, Executor)  # noqa: PT018
+    return LeasedExecutor(box, template.files)

@@ -14,10 +14,12 @@ import os
 import warnings
 import weakref
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from functools import cache
-from typing import Self, TypeVar
+from typing import Self, TypeVar, overload
 
 from ..base import Executor
+from ..box import Box
 from ..cancellation import finish
 from ..errors import PoolLoopError, SandboxClosedError
 from ..keywords import checks_keywords
@@ -30,7 +32,7 @@ Kind = TypeVar("Kind", bound=Sandbox)
 
 EXIT_SECONDS = 1.0  # for a loop in another thread to end a pool's task when the interpreter exits
 
-_pools: weakref.WeakKeyDictionary[Executor, ExecutorPool] = weakref.WeakKeyDictionary()  # see `pool_of`
+_pools: weakref.WeakKeyDictionary[Sandbox, ExecutorPool] = weakref.WeakKeyDictionary()  # see `pool_of`
 
 
 @checks_keywords()
@@ -51,7 +53,8 @@ class ExecutorPool:
     `ResourceWarning`.
 
     Args:
-        executor: the template; it is cloned and never started itself.
+        executor: the template, an `Executor` or a `Box`; it is cloned and never started itself. A used box of a `Box`
+            is replaced, not reset.
         max_boxes: the most boxes at a time, of all templates together. Further leases wait.
         warm: idle boxes like `executor` to keep in advance while the pool is in use.
         max_uses: the most leases that a box serves.
@@ -66,7 +69,7 @@ class ExecutorPool:
 
     def __init__(
         self,
-        executor: Executor,
+        executor: Sandbox,
         *,
         max_boxes: int = 64,
         warm: int = 1,
@@ -123,35 +126,52 @@ class ExecutorPool:
             raise
         return self
 
-    async def prepare(self, *executors: Sandbox) -> None:
+    async def prepare(self, *executors: Sandbox, wait: bool = True) -> None:
         """Fetch or build the images of leases to come, while other leases go on. A lease does so itself otherwise.
 
         It opens the pool.
 
         Args:
             executors: the templates of these leases.
+            wait: False to return at once; the pool goes on, and logs a failure.
 
         Raises:
             EngineError, ImageError: one of them could not be prepared; the others are.
             PoolLoopError: the pool is open in another event loop.
         """
-        await self._scheduler_here().prepare(map(check_template, executors))
+        await self._scheduler_here().prepare(map(check_template, executors), wait=wait)
 
-    @contextlib.asynccontextmanager
-    async def lease(
+    @overload
+    def lease(
+        self, executor: Box, *, timeout: float | None = None, fresh: bool = False, priority: bool = False
+    ) -> AbstractAsyncContextManager[Box]: ...
+
+    @overload
+    def lease(
         self,
         executor: Executor | None = None,
         *,
         timeout: float | None = None,
         fresh: bool = False,
         priority: bool = False,
-    ) -> AsyncIterator[Executor]:
+    ) -> AbstractAsyncContextManager[Executor]: ...
+
+    @contextlib.asynccontextmanager
+    async def lease(
+        self,
+        executor: Sandbox | None = None,
+        *,
+        timeout: float | None = None,
+        fresh: bool = False,
+        priority: bool = False,
+    ) -> AsyncIterator[Sandbox]:
         """Borrow a clean box for the length of an `async with`; the pool starts and closes it.
 
         After the lease, calls raise `SandboxClosedError`. A box that still runs a call then is closed.
 
         Args:
-            executor: another template than the pool's own.
+            executor: another template than the pool's own; name the template of a pool of boxes, so that type checkers
+                know what is lent.
             timeout: seconds to wait for a box, instead of `lease_timeout`.
             fresh: True for a box that no lease has had, for code that must not depend on anything that other code did.
                 It is made for the lease.
@@ -170,7 +190,7 @@ class ExecutorPool:
         scheduler = self._scheduler_here()
         box, leased = await scheduler.acquire(template, patience, fresh=fresh, priority=priority)
         try:
-            await leased.put_files()
+            await leased.begin()
             yield leased
         finally:
             if asyncio.get_running_loop() is loop:
@@ -278,7 +298,7 @@ def _open_pools() -> weakref.WeakSet[ExecutorPool]:
     return pools
 
 
-def pool_of(executor: Executor) -> ExecutorPool:
+def pool_of(executor: Sandbox) -> ExecutorPool:
     """Return the pool that belongs to an executor. The first call makes it, with default arguments."""
     if executor not in _pools:
         # From a clone: a pool of `executor` itself would keep its key in this table alive.
@@ -290,7 +310,7 @@ def pool_of(executor: Executor) -> ExecutorPool:
 def check_template(executor: Kind) -> Kind:
     """Return the executor. Raises TypeError if it is not one, and ValueError if it was started."""
     if not isinstance(executor, Sandbox):
-        raise TypeError(f"a pool makes boxes from an Executor, such as DockerExecutor(), got {executor!r}")
+        raise TypeError(f"a pool makes boxes from an Executor or a Box, such as DockerExecutor(), got {executor!r}")
     if executor.state != "new":
         raise ValueError("a pool makes its boxes itself: give it an executor that was not started")
     return executor

@@ -42,17 +42,17 @@ class Preparations:
             task.add_done_callback(functools.partial(self._done, key))
         return self._under_way[key][1]
 
-    async def prepare(self, templates: Iterable[Sandbox]) -> None:
-        """Prepare templates; raise the first error after all are done."""
+    async def prepare(self, templates: Iterable[Sandbox], *, wait: bool) -> None:
+        """Prepare templates; if `wait`, raise the first error after all are done."""
         tasks = []
         for template in templates:
             if not self.is_ready(key := template.key, template):
                 self.begin(key, template)
                 tasks.append(self._under_way[key][0])
-        if tasks:
+        if tasks and wait:
             await asyncio.wait(tasks)
-        for task in tasks:
-            task.result()
+            for task in tasks:
+                task.result()
 
     async def stop(self) -> None:
         tasks = [task for task, _ in self._under_way.values()]

@@ -12,11 +12,10 @@ import logging
 import weakref
 from collections.abc import Hashable, Iterable
 
-from ..base import Executor
 from ..errors import EngineError, SandboxClosedError, SandboxTimeoutError
 from ..lifecycle import Sandbox
 from .boxes import Boxes
-from .lease import LeasedExecutor
+from .lease import LeasedBox, LeasedExecutor, lease_of
 from .preparation import Preparations
 from .spares import Spares
 from .states import BoxState, PooledBox, PoolOptions, PoolStatistics, Registry, Subpool, Waiter, Waiters, WaitingLine
@@ -64,7 +63,7 @@ class Scheduler:
 
     async def acquire(
         self, template: Sandbox, timeout: float, *, fresh: bool, priority: bool
-    ) -> tuple[PooledBox, LeasedExecutor]:
+    ) -> tuple[PooledBox, LeasedExecutor | LeasedBox]:
         """Wait for a box: first come, first served, but leases with priority first. Raises as `ExecutorPool.lease`."""
         started = self._loop.time()
         subpool = self._subpool(template, fresh=fresh and self.options.reuse)
@@ -92,9 +91,7 @@ class Scheduler:
         self.counters.reused += box.uses > 0
         self.counters.wait_seconds += self._loop.time() - started
         box.uses += 1
-        assert isinstance(box.sandbox, Executor)
-        assert isinstance(template, Executor)
-        box.lease = LeasedExecutor(box.sandbox, template.files)
+        box.lease = lease_of(box.sandbox, template)
         return box, box.lease
 
     def release(self, box: PooledBox) -> None:
@@ -301,7 +298,7 @@ class Scheduler:
     async def warm_up(self) -> None:
         """Make the spare boxes; raises the error of one that could not be made."""
         if self.options.warm:
-            await self.prepare([self._spares.main.template])
+            await self.prepare([self._spares.main.template], wait=True)
         self._advance()
         making = list(self.boxes.of[BoxState.CREATING])
         if tasks := [box.task for box in making if box.task is not None]:
@@ -310,9 +307,9 @@ class Scheduler:
             if box.error is not None:
                 raise box.error
 
-    async def prepare(self, templates: Iterable[Sandbox]) -> None:
+    async def prepare(self, templates: Iterable[Sandbox], *, wait: bool) -> None:
         """See `ExecutorPool.prepare`."""
-        await self._preparations.prepare(templates)
+        await self._preparations.prepare(templates, wait=wait)
 
     async def shut_down(self) -> None:
         """Close every box, leased ones too, and wait until they are gone."""

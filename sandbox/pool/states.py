@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from ..lifecycle import Sandbox
-from .lease import LeasedExecutor
+from .lease import LeasedBox, LeasedExecutor
 
 
 class BoxState(IntEnum):
@@ -170,7 +170,7 @@ class PooledBox:
     answered: bool = False  # just now, so it needs no check
     made: bool = False
     error: Exception | None = None  # why it could not be made
-    lease: LeasedExecutor | None = None
+    lease: LeasedExecutor | LeasedBox | None = None
     task: asyncio.Task[str | None] | None = None
 
 

@@ -114,7 +114,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "cli": {"cli/terminal", "cli/commands"},
 }
 ROOT_FILES: dict[str, set[str]] = {  # files at a package's root, and those beside them that they may import
-    "sandbox/base": {"errors", "lifecycle"},
+    "sandbox/base": {"box_image", "errors", "lifecycle"},
     "sandbox/box": {"base", "box_image", "errors", "lifecycle", "limits"},
     "sandbox/lifecycle": {"errors", "limits"},
     "sandbox/arguments": {"limits"},

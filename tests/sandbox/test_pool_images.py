@@ -10,6 +10,8 @@ import pytest
 
 from gymnast.sandbox import (
     DEFAULT_IMAGE,
+    BoxImage,
+    DockerBox,
     DockerExecutor,
     Engine,
     EngineError,
@@ -152,9 +154,33 @@ async def test_a_box_that_cannot_be_reset_is_replaced() -> None:
         assert (pool.statistics.reused, pool.statistics.retired["not reusable"]) == (0, 3)
 
 
+async def test_a_pool_lends_whole_boxes_and_replaces_used_ones(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").write_text("given")
+    template, cwd = DockerBox(engine=engine, limits=LIMITS), "/tmp"
+    async with ExecutorPool(template, max_boxes=1) as pool:
+        for _ in range(2):
+            async with pool.lease(template.variant(network="none"), timeout=60) as box:
+                assert box.capabilities == template.capabilities
+                assert (await box.exec("ls -A", cwd=cwd)).stdout == ""
+                await box.copy_in(tmp_path / "folder", "/tmp")
+                await box.write_file("/tmp/more", "data")
+                async with box.open(["cat", "/tmp/file", "/tmp/more"]) as process:
+                    assert await process.wait(timeout=30) == 0
+                    assert await process.read() == b"givendata"
+                await box.copy_out("/tmp", tmp_path / f"out-{pool.statistics.leases}")
+                assert await box.read_file("/tmp/more") == b"data"
+            with pytest.raises(SandboxClosedError, match="the lease of this box is over"):
+                await box.exec("true")
+            assert box.clone().key == box.variant().key == template.key
+            assert (tmp_path / f"out-{pool.statistics.leases}/file").read_text() == "given"
+        assert (pool.statistics.created, pool.statistics.reused) == (2, 0)
+
+
 async def test_a_folder_is_built_apart_from_the_boxes(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text(f"FROM {DEFAULT_IMAGE}\nRUN sleep 2; echo built > /built\n# {tmp_path}")
-    built = DockerExecutor(image=tmp_path, engine=engine, limits=LIMITS)
+    image = BoxImage.dockerfile(tmp_path, network=False)
+    built = DockerExecutor(image=image, engine=engine, limits=LIMITS)
     async with ExecutorPool(DockerExecutor(engine=engine, limits=LIMITS), max_boxes=1, warm=0) as pool:
         preparing = asyncio.ensure_future(pool.prepare(built))
         async with pool.lease(timeout=30) as box:

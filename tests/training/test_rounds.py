@@ -6,12 +6,15 @@ import random
 import time
 import tracemalloc
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from torch import nn
+from transformers import TrainerCallback
 
 from gymnast.envs.core import StopReason
 from gymnast.envs.episode import EpisodeSpec
@@ -25,6 +28,7 @@ from gymnast.trainer.rollout.schedule import Schedule
 
 from ..envs.pictures import picture
 from ..learning.rows import SETTINGS
+from .buttons import ROWS, Buttons, make_trainer
 from .made_episodes import PAD, episode, failed, specs
 
 SCORER = Scorer(model=nn.Identity(), settings=SETTINGS, reference=None, gather=this_process_only, pad_id=PAD)
@@ -234,3 +238,25 @@ def test_a_round_without_samples_has_batches_that_teach_nothing() -> None:
 
 def micro_batches_of(made: Round) -> list[MicroBatch]:
     return [item for batch in made.batches for item in batch.micro_batches]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_environment_learns_the_tasks_of_the_next_round_before_the_model_trains(
+    tmp_path: Path, streamed: bool
+) -> None:
+    happened: list[Any] = []
+
+    class Foresees(Buttons):
+        async def aprepare(self, tasks: Sequence[Mapping[str, Any]]) -> None:
+            happened.append([task["id"] for task in tasks])
+
+    class Trains(TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            happened.append("step")
+
+    rows = datasets.IterableDataset.from_generator(lambda: iter(ROWS)) if streamed else ROWS
+    make_trainer(
+        tmp_path, environment=Foresees(), rows=rows, callbacks=[Trains()], shuffle_dataset=False, max_steps=2
+    ).train()
+    ahead = [] if streamed else [[2, 3]]
+    assert happened == [[0, 1], *ahead, "step", [2, 3], "step"]

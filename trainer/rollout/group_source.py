@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...envs.episode import Episode, EpisodeSpec
+from ...envs.runtime.threads import run_in_loop
 from ..learning.groups import Group, form_groups
 from ..learning.settings import LearningSettings
 from ..models.distributed import Processes
@@ -105,6 +106,10 @@ class InStep(GroupSource):
     """
 
     max_refills: int
+    _batches: int = 0  # of the whole training
+
+    def begin(self, step: int, last: int) -> None:
+        self._batches = self.schedule.batches_before(last)
 
     def play(self, index: int, step: int) -> PlayedRound:
         has_spread, played = self.settings.comparison.has_spread, PlayedRound()
@@ -123,6 +128,9 @@ class InStep(GroupSource):
             for place, group in zip(flat, fresh, strict=False):
                 played.groups[place] = group
             played.groups += fresh[len(flat) :]
+        if (index + 1) * self.schedule.batches_per_round < self._batches and self.schedule.num_tasks is not None:
+            # While the model trains. A stream is not read ahead.
+            run_in_loop(self.player.engine.prepare(self.schedule.specs(index + 1)))
         return played
 
     def _play(self, specs: list[EpisodeSpec], played: PlayedRound) -> list[Group]:
