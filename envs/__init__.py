@@ -36,6 +36,7 @@ from .policy import Act, Conversation, Policy, ScriptedPolicy, tool_call, tool_c
 from .registry import EnvironmentSource, register_environments
 from .rewards import Rewards, matches, per_episode
 from .tasks.harbor import UnfitTaskError, harbor_tasks
+from .tasks.task_env import TaskEnv
 from .tokens import Tokens, TokenTrace
 from .tool_env.tool_env import ToolEnv
 from .tools.mark import final_answer, tool
@@ -70,6 +71,7 @@ __all__ = [
     "StepResult",
     "StopReason",
     "Task",
+    "TaskEnv",
     "TokenTrace",
     "Tokens",
     "Tool",

@@ -75,6 +75,7 @@ class StopReason(StrEnum):
     MAX_TOKENS = "max_tokens"  # the episode's token budget is spent
     TURN_TRUNCATED = "turn_truncated"  # one turn's token budget ran out before the turn was over
     CONTEXT_OVERFLOW = "context_overflow"  # the model's context is full; without a turn: an `OverlongPromptError`
+    TIME_LIMIT = "time_limit"  # the environment's own time for the task is over, as in a `TaskEnv`; learned from
     TIMEOUT = "timeout"  # `episode_timeout` is over: graded, but not learned from, since the machine may be to blame
     FAILED = "failed"  # something broke; see `Episode.failure`
 
