@@ -279,6 +279,22 @@ def test_nothing_of_a_transcript_is_interpreted(browser: Browser, tmp_path: Path
     page.close()
 
 
+def test_work_at_a_computer_is_shown_as_terminal_diff_and_log(browser: Browser, tmp_path: Path) -> None:
+    edited = episode()
+    edited.turns[0].observation[0]["content"] = "--- /a\n+++ /a\n@@ -1 +1 @@\n-old\n+\x1b[31mnew\n[9 s left]"
+    edited.report = {
+        "verifier": [{"step": "first", "rewards": {"reward": 1.0}, "log": "\x1b[1m2 passed\x1b[0m"}],
+        "by": 3,
+    }
+    write_run(tmp_path, [(0, edited)])
+    with reading(browser, page_of(tmp_path), "transcript") as page:
+        expect(page.locator(".result ins")).to_have_text(["+++ /a", "+new"])
+        expect(page.locator(".result del")).to_have_text(["--- /a", "-old"])
+        expect(page.locator(".verifier summary")).to_have_text("tests of first: reward 1")
+        expect(page.locator(".verifier pre")).to_have_text("2 passed")
+        expect(page.locator("details.report pre")).not_to_contain_text("verifier")
+
+
 def test_a_phone_and_the_dark(browser: Browser, trained: str) -> None:
     with opened(browser, f"{trained}#episode=0", viewport=PHONE, color_scheme="dark") as page:
         expect(page.locator(".side")).to_be_hidden()

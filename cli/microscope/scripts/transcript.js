@@ -2,6 +2,7 @@
 
 /** The messages of an episode; tool calls with their results. */
 function transcript({ episode }) {
+  const { verifier, ...report } = episode.report;
   const row = Object.entries(episode.spec.task.row);
   return h("div.transcript", { style: { "--fill": rewardColor(episode.reward, rewardRange) } },
     row.length > 0 && taskRow(row),
@@ -11,7 +12,21 @@ function transcript({ episode }) {
     episode.failure && failure("failed", episode.failure),
     episode.close_failure && failure("did not close cleanly", episode.close_failure),
     (episode.retried || []).map((attempt) => failure("an earlier attempt failed", attempt)),
-    Object.keys(episode.report).length > 0 && h("details.report", {}, h("summary", {}, "report of the environment"), h("pre", {}, JSON.stringify(episode.report, null, 2))));
+    Array.isArray(verifier) && verifier.map(verdict),
+    Object.keys(report).length > 0 && h("details.report", {}, h("summary", {}, "report of the environment"), h("pre", {}, JSON.stringify(report, null, 2))));
+}
+
+/** What the tests of a task printed, and the rewards they gave. */
+function verdict({ step, rewards, log }) {
+  const given = Object.entries(rewards).map(([key, value]) => `${key} ${show(value)}`).join(", ");
+  return h("details.verifier", { open: true }, h("summary", {}, `tests${step ? ` of ${step}` : ""}: ${given}`), h("pre", {}, printed(log)));
+}
+
+/** Text that a program printed, without the codes of its terminal; the lines of a diff are coloured. */
+function printed(text) {
+  const plain = text.replace(/\x1b\[[0-9;?]*[ -/]*[@-~]/g, "");
+  if (!/^--- .*\n\+\+\+ .*\n@@ /.test(plain)) return plain;
+  return plain.split("\n").map((line) => h(line.startsWith("+") ? "ins" : line.startsWith("-") ? "del" : "span", {}, line + "\n"));
 }
 
 function taskRow(row) {
@@ -88,7 +103,7 @@ function toolCall(call, record, result, reward) {
       record && h("span.meta", {}, seconds(record.seconds))),
     argumentTable(call.function.arguments),
     record?.error && h("div.error", {}, record.error),
-    result && textOf(result.content) !== record?.error && h("div.result", {}, h("span.arrow", { "aria-hidden": "true" }, "→"), h("div.text", {}, contentOf(result.content))),
+    result && textOf(result.content) !== record?.error && h("div.result", {}, h("span.arrow", { "aria-hidden": "true" }, "→"), h("div.text", {}, typeof result.content === "string" ? printed(result.content) : contentOf(result.content))),
     record?.traceback && h("details", {}, h("summary", {}, "traceback"), h("pre", {}, record.traceback)));
 }
 
