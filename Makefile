@@ -20,7 +20,7 @@ NAMES = $(subst _,-,$(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help help-all train train-code train-vision pretrained test test-all test-long test-programs test-adapters test-vllm test-deepspeed test-pretrained test-lowest test-newest lint format docs bench gpu-kit clean distclean
+.PHONY: help help-all train train-code train-tasks train-vision pretrained test test-all test-long test-programs test-adapters test-vllm test-deepspeed test-pretrained test-lowest test-newest lint format docs bench gpu-kit clean distclean
 
 # The text of a target is the comment behind it: "##" for users, "#-" for those who change gymnast.
 LIST = sed -nE 's/^([a-z-]+%?):.*$(1) (.*)/\1\t\2/p' Makefile | sed 's/%/NAME/' | awk -F '\t' '{printf "make %-15s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ train: $(VENV)/.train ## train the calculator agent from scratch; SEED=2 ALGORIT
 train-code: $(VENV)/.train ## train an agent that writes programs; needs Docker or bubblewrap
 	@$(BIN)/python examples/code_agent.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
 
+train-tasks: $(VENV)/.train ## train an agent on folders of tasks, each with a computer; needs Docker
+	@$(BIN)/python examples/task_agent.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
+
 train-vision: $(VENV)/.vision ## train an agent that sees, and a blind control
 	@$(BIN)/python examples/walk.py --seed $(SEED) $(ARGS)
 
@@ -59,7 +62,7 @@ test: $(VENV)/.dev ## run the tests, in about ten minutes
 test-all: #- the tests of make test, and of the five targets below
 	@$(MAKE) --no-print-directory test test-programs test-adapters test-vllm test-deepspeed test-pretrained ARGS=
 
-test-programs: $(VENV)/.dev #- the examples, the benchmarks and the commands as programs
+test-programs: $(VENV)/.dev .real-tasks/.stamp #- the examples, the benchmarks and the commands as programs
 	@$(BIN)/python -m pytest tests/programs $(or $(ARGS),$(BY_FILE))
 
 # Less than a minute, once .venv-adapters is there.
@@ -86,7 +89,7 @@ test-lowest: .venv-lowest/.stamp #- the tests with the lowest versions that pypr
 test-newest: .venv-newest/.stamp #- the tests with the newest versions that pyproject.toml admits
 	@.venv-newest/bin/python -m pytest $(or $(ARGS),$(BY_FILE))
 
-test-long: $(VENV)/.dev #- the tests that take minutes by nature: whole trainings
+test-long: $(VENV)/.dev .real-tasks/.stamp #- the tests that take minutes by nature: whole trainings
 	@$(BIN)/python -m pytest -m long -o "norecursedirs=.* with_*" $(or $(ARGS),$(BY_FILE))
 
 # Type checkers do not follow the editable install, so they see the packages through links. All three checks report.
@@ -136,7 +139,7 @@ clean: #- remove caches and build folders
 	  test ! -d $$folder || find $$folder -name __pycache__ -prune -exec rm -rf {} +; done
 
 distclean: clean #- remove .venv and its like as well
-	@rm -rf $(VENV) .venv-vllm .venv-adapters .venv-lowest .venv-newest .venv-peers .deepspeed
+	@rm -rf $(VENV) .real-tasks .venv-vllm .venv-adapters .venv-lowest .venv-newest .venv-peers .deepspeed
 
 # One stamp for each need; the development set holds those of training and vision.
 $(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/pip
@@ -197,6 +200,14 @@ OPERATORS = import torch; [torch.library.define(f"torchvision::{name}", "() -> (
 	@echo "installing DeepSpeed into .deepspeed ..."
 	@rm -rf .deepspeed
 	@$(PIP_INSTALL) --no-deps --target .deepspeed deepspeed einops hjson py-cpuinfo
+	@touch $@
+
+# Tasks of others, and what their tests import. They ask for a newer Python than they need.
+.real-tasks/.stamp: $(VENV)/.dev
+	@echo "installing real tasks into .real-tasks ..."
+	@rm -rf .real-tasks
+	@$(PIP_INSTALL) --no-deps --ignore-requires-python --target .real-tasks/tasks harness-bench-fast==0.1.0
+	@$(PIP_INSTALL) --target .real-tasks/packages openpyxl pytest python-dotenv PyYAML tzdata
 	@touch $@
 
 # pip comes last when a venv is made: its presence says that the venv is whole.

@@ -9,15 +9,14 @@ import typer
 
 from . import completions
 
-EnvironmentReference = Annotated[
-    str,
-    typer.Argument(
-        metavar="ENV",
-        help="A name that `gymnast envs` lists, a Gymnasium id, file.py:Class or package.module:Class; also a function "
-        "that returns an environment.",
-        autocompletion=completions.environments,
-    ),
-]
+_ENVIRONMENT = typer.Argument(
+    metavar="ENV",
+    help="A name that `gymnast envs` lists, a Gymnasium id, file.py:Class or package.module:Class; also a function "
+    "that returns an environment.",
+    autocompletion=completions.environments,
+)
+EnvironmentReference = Annotated[str, _ENVIRONMENT]
+OptionalEnvironment = Annotated[str | None, _ENVIRONMENT]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs instead of text.")]
 Seed = Annotated[int, typer.Option(help="Chooses the tasks and seeds the environment.")]
 Tasks = Annotated[
