@@ -42,8 +42,8 @@ async def build_dockerfile(
     except OSError as error:
         raise ImageError(f"there is no Dockerfile in {folder}: {error.strerror}") from error
     async with engine.connection.preparations:
-        if has_buildkit := await _has_buildkit():
-            failure = await _by_buildkit(folder, name, arguments, network)
+        if has_buildkit := await _has_buildkit(engine.client.address):
+            failure = await _by_buildkit(engine.client.address, folder, name, arguments, network)
         else:
             failure = await engine.talk(BUILD_SECONDS, _by_classic_builder, str(folder), name, arguments, network)
     if failure:
@@ -53,29 +53,30 @@ async def build_dockerfile(
     return await engine.image(name, "never")
 
 
-async def _has_buildkit() -> bool:
+async def _has_buildkit(address: str) -> bool:
     """Whether there is a `docker` command with BuildKit: with the plug-in buildx, or of version 20 to 22."""
     try:
-        process = await _docker("build", "--help", output=DEVNULL)
+        process = await _docker(address, "build", "--help", output=DEVNULL)
     except FileNotFoundError:
         return False
     return await process.wait() == 0
 
 
-async def _docker(*arguments: str, output: int) -> asyncio.subprocess.Process:
-    # The engine's own BuildKit, which knows the local images, whatever builder this user has chosen.
-    environment = {**os.environ, "DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": "default"}
+async def _docker(address: str, *arguments: str, output: int) -> asyncio.subprocess.Process:
+    # The BuildKit of this engine, which knows its images, whatever context and builder this user has chosen.
+    chosen = {"DOCKER_HOST": address, "DOCKER_CONTEXT": "", "DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": "default"}
+    environment = {**os.environ, **chosen}
     return await asyncio.create_subprocess_exec(
         "docker", *arguments, stdin=DEVNULL, stdout=output, stderr=STDOUT, env=environment
     )
 
 
-async def _by_buildkit(folder: str | Path, name: str, arguments: Mapping[str, str], network: bool) -> str:
+async def _by_buildkit(address: str, folder: str | Path, name: str, arguments: Mapping[str, str], network: bool) -> str:
     """Build by the `docker` command; return the reason if that fails."""
     given = [f"--build-arg={key}={value}" for key, value in arguments.items()]
     network_of_steps = f"--network={'default' if network else 'none'}"
     process = await _docker(
-        "build", "--progress=plain", f"--tag={name}", network_of_steps, *given, str(folder), output=PIPE
+        address, "build", "--progress=plain", f"--tag={name}", network_of_steps, *given, str(folder), output=PIPE
     )
     assert process.stdout is not None
     said = b""

@@ -69,6 +69,11 @@ class Client:
         """Return a connection for one long answer, which fails after so many seconds of silence."""
         return StreamConnection(self.api.api_version, silence, self._settings)
 
+    @property
+    def address(self) -> str:
+        """The engine's address as the `docker` command takes it."""
+        return self._settings["base_url"].replace("http://", "tcp://")
+
     @cached_property
     def info(self) -> dict[str, Any]:
         """The engine's facts about itself, as they were when first needed."""

@@ -23,6 +23,7 @@ from gymnast.sandbox.images.digest import digest_of
 
 from .boxes import LIMITS
 
+OURS = uuid.uuid4().hex  # on the images of this process: other processes test at the same time
 NAME = "localhost:5000/gymnast-test"  # a registry with a port, which is never contacted
 
 
@@ -81,7 +82,7 @@ async def test_a_dockerfile_needs_a_name(engine: Engine) -> None:
 
 def write(folder: Path, dockerfile: str) -> Path:
     folder.mkdir(exist_ok=True)
-    (folder / "Dockerfile").write_text(f"FROM {DEFAULT_IMAGE}\n{dockerfile}\n# {uuid.uuid4()}")
+    (folder / "Dockerfile").write_text(f"FROM {DEFAULT_IMAGE}\n{dockerfile}\nLABEL of={OURS}\n")
     return folder
 
 
@@ -145,14 +146,9 @@ async def builder(
         if not able:
             pytest.skip("no docker command has BuildKit: install Debian's docker.io, or buildx")
         (folder / "docker").symlink_to(able[0])
-
-    def built() -> set[str]:
-        return {image["Id"] for image in engine.client.api.images("gymnast-dockerfile")}
-
-    before = built()
     yield request.param
-    for image in built() - before:
-        engine.client.api.remove_image(image)
+    for image in engine.client.api.images(filters={"label": f"of={OURS}"}):
+        engine.client.api.remove_image(image["Id"], force=True)
 
 
 async def test_a_folder_is_built_once_for_each_content_and_arguments(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Hashable
 from pathlib import Path
 
@@ -18,12 +19,14 @@ from gymnast.sandbox import (
     ExecutorPool,
     ImageError,
     SandboxClosedError,
+    SandboxLostError,
     SandboxTimeoutError,
     ScriptedExecutor,
 )
 from gymnast.sandbox.docker.images import image_facts
 
 from .boxes import LIMITS, eventually
+from .pools import at_rest
 
 
 class Image(ScriptedExecutor):
@@ -191,3 +194,46 @@ async def test_a_folder_is_built_apart_from_the_boxes(engine: Engine, tmp_path: 
             assert (await box.bash("cat /built")).stdout == "built\n"
     facts = await image_facts(engine, built.image)
     await engine.call(engine.client.api.remove_image, facts.id, True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_fails_every_lease_ends_and_no_box_is_lost(seed: int) -> None:
+    chance = random.Random(seed)
+
+    class Frail(Image):
+        """A box whose steps take some time, and fail now and then."""
+
+        async def step(self, share: float, *errors: type[Exception]) -> None:
+            await asyncio.sleep(chance.random() * 0.003)
+            if chance.random() < share:
+                raise chance.choice(errors)("by chance")
+
+        async def prepare(self) -> None:
+            await self.step(0.2, EngineError, ImageError)
+
+        async def start(self) -> None:
+            await self.step(0.1, EngineError, ImageError)
+            await super().start()
+
+        async def reset(self) -> None:
+            await self.step(0.1, SandboxLostError)
+            await super().reset()
+
+    async def lease() -> None:
+        executor, timeout = Frail(str(chance.randrange(12))), chance.choice([0.02, 60.0])
+        executor.reusable = chance.random() < 0.9
+        await asyncio.sleep(chance.random() * 0.2)
+        async with pool.lease(executor, timeout=timeout, fresh=chance.random() < 0.2, priority=chance.random() < 0.2):
+            await asyncio.sleep(chance.random() * 0.01)
+
+    pool = ExecutorPool(Frail("0"), max_boxes=1 + 2 * seed, warm=seed % 2, max_uses=5)
+    leases = [asyncio.ensure_future(lease()) for _ in range(150)]
+    for number, task in enumerate(leases):
+        if number % 6 == 0:
+            asyncio.get_running_loop().call_later(0.3 * chance.random(), task.cancel)
+    ends = {type(end) for end in await asyncio.gather(*leases, return_exceptions=True)}
+    assert ends <= {type(None), EngineError, ImageError, SandboxTimeoutError, asyncio.CancelledError}
+    assert await at_rest(pool)
+    assert (pool.statistics.waiting, pool.statistics.leased) == (0, 0)
+    await pool.close()
+    assert pool.statistics.boxes == 0
