@@ -28,6 +28,7 @@ from .images.image import DEFAULT_IMAGE
 from .lifecycle import RetireReason, Sandbox
 from .limits import Limits
 from .local.bwrap import BwrapExecutor
+from .local.bwrap_box import BwrapBox
 from .local.executor import LocalExecutor
 from .pool import ExecutorPool, PoolStatistics, pool_of
 from .testing.scripted_executor import ScriptedExecutor, ScriptError
@@ -36,6 +37,7 @@ __all__ = [
     "DEFAULT_IMAGE",
     "Box",
     "BoxImage",
+    "BwrapBox",
     "BwrapExecutor",
     "Capability",
     "DockerBox",

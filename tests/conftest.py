@@ -71,7 +71,7 @@ def image() -> str:
 def bubblewrap() -> None:
     """Tests with this fixture are skipped if bubblewrap makes no boxes here."""
     from gymnast.sandbox import EngineError
-    from gymnast.sandbox.local.bwrap import require_bubblewrap
+    from gymnast.sandbox.local.bwrap_sandbox import require_bubblewrap
 
     try:
         require_bubblewrap()

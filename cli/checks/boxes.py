@@ -9,7 +9,7 @@ from ...sandbox import DEFAULT_IMAGE, BwrapExecutor, DockerExecutor, Engine, San
 from ...sandbox.docker.images import default_image
 from ...sandbox.docker.reaper import boxes
 from ...sandbox.images.host_image import RECIPE_LABEL, recipe
-from ...sandbox.local.bwrap import require_bubblewrap, what_is_not_held
+from ...sandbox.local.bwrap_sandbox import require_bubblewrap, what_is_not_held
 from ..terminal.verdicts import Finding
 
 SLOW_START = 5.0  # seconds

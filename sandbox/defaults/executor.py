@@ -12,7 +12,8 @@ from typing import Any
 from ..docker.executor import DockerExecutor
 from ..docker.images import build_image
 from ..errors import EngineError
-from ..local.bwrap import BwrapExecutor, require_bubblewrap
+from ..local.bwrap import BwrapExecutor
+from ..local.bwrap_sandbox import require_bubblewrap
 
 logger = logging.getLogger(__name__)
 

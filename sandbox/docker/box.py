@@ -149,6 +149,7 @@ class DockerBox(DockerSandbox[BoxClient], SupervisedBox):
             "user": self.facts.user if self.user is None else self.user,
             "idle": self.limits.idle,
             "lifetime": self.limits.lifetime,
+            "measured": 0,
         }
 
     def _explain(self, said: str) -> Exception | None:

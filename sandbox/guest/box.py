@@ -20,7 +20,7 @@ from typing import Any
 from . import files, folders, processes, users
 from .host_link import ConcurrentHost
 from .loop import Loop
-from .ownership import MemoryGroup
+from .ownership import memory_of
 from .program import Launcher, become_undumpable
 from .protocol import Decoder, encode
 from .streams import Execution, OpenProgram
@@ -35,17 +35,20 @@ _NO_ROOM = "no process could be started: the box has no room for one more"
 class Box:
     """Takes requests and answers them by their ids."""
 
-    def __init__(self, settings: dict[str, Any], decoder: Decoder, frames: collections.deque[Any]) -> None:
+    def __init__(
+        self, settings: dict[str, Any], decoder: Decoder, frames: collections.deque[Any], exposure: int
+    ) -> None:
         self.settings = settings
         self.loop = Loop()
         self.end = time.monotonic() + settings["lifetime"]
         self.host = ConcurrentHost(self.loop, decoder, frames, self.end, leave, take=self._take)
-        self.group = MemoryGroup()
-        self.launcher = Launcher(settings)
+        self.memory = memory_of(settings)
+        self.loop.check = self.memory.check
+        self.launcher = Launcher(settings, exposure)
         self._executions: dict[int, Execution] = {}  # by the id of their request
         self._open: dict[int, OpenProgram] = {}
         self._deadlines: dict[int, float] = {}  # of executions
-        self._kills = self.group.oom_kills()
+        self._kills = self.memory.oom_kills()
         self._stopped: set[int] = set()  # processes that were stopped before `freeze`
         self._quiet_since = time.monotonic()
 
@@ -53,6 +56,7 @@ class Box:
         """Answer requests until the box ends."""
         self.host.reply({"id": 0, "bash": False}, [])
         while True:
+            self.loop.is_idle = not (self._executions or self._open)
             idle = math.inf if self._executions else self._quiet_since + self.settings["idle"]
             deadline = min(self.end, idle, *self._deadlines.values()) if self._deadlines else min(self.end, idle)
             self.loop.pump(deadline)
@@ -182,7 +186,7 @@ class Box:
         self.loop.exits.clear()  # the rest are those of released programs
 
     def _conclude(self, number: int, execution: Execution, status: int) -> None:
-        kills = self.group.oom_kills()
+        kills = self.memory.oom_kills()
         answer, parts = execution.result(status, oom=kills > self._kills)
         self._kills = kills
         execution.finish()
@@ -222,6 +226,7 @@ def _write_all(data: bytes) -> None:
 
 def main() -> None:
     """Read the settings and run a box with them."""
+    exposure = os.open("/proc/self/oom_score_adj", os.O_RDWR)
     become_undumpable()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the kernel does not deliver to the first process
     sys.path.clear()
@@ -232,4 +237,4 @@ def main() -> None:
             leave("its owner is gone")
         frames.extend(decoder.feed(data))
     settings, _ = frames.popleft()
-    Box(settings, decoder, frames).serve()
+    Box(settings, decoder, frames, exposure).serve()

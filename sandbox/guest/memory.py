@@ -22,21 +22,25 @@ class Meter:
     """Knows how much memory the box uses."""
 
     def __init__(self, limit: int) -> None:
-        self.kills = 0  # how often the code was killed for memory
+        self._kills = 0
         self._limit = limit
         self._folders = in_memory("tmpfs")
 
     def check(self, is_idle: bool) -> float:
         """Kill all code if it uses too much memory. Return the seconds until the next check."""
-        used = self.used()
-        if used > self._limit and self.used(exact=True) > self._limit:
-            self.kills += 1
+        used = self.memory()
+        if used > self._limit and self.memory(exact=True) > self._limit:
+            self._kills += 1
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
         rest = max(0, self._limit - used)
         return max(min(max(rest / _FASTEST, _SHORTEST), _LONGEST), _IDLE if is_idle else 0.0)
 
-    def used(self, *, exact: bool = False) -> int:
+    def oom_kills(self) -> int:
+        """Return how often the code was killed for memory."""
+        return self._kills
+
+    def memory(self, *, exact: bool = False) -> int:
         """Return the bytes of processes and of files in memory; a mapped file in memory counts twice.
 
         Unless `exact`, which takes longer, pages that a process shares with those that it has forked count for each.

@@ -40,6 +40,10 @@ class MemoryGroup:
                 self._events, self._usage, self._names = os.open(events, os.O_RDONLY), usage, frozenset(names)
                 break
 
+    def check(self, is_idle: bool) -> float:
+        """Return the seconds until the next check of the memory: the kernel checks it."""
+        return math.inf
+
     def oom_kills(self) -> int:
         """Return how many processes of the box have been killed for memory; 0 if the kernel does not count them."""
         if self._events < 0:
@@ -54,6 +58,11 @@ class MemoryGroup:
         with open(self._usage, "rb") as file:
             pairs = (line.split() for line in file)
             return sum(int(value) for name, value in pairs if name in self._names)
+
+
+def memory_of(settings: dict[str, Any]) -> Union[MemoryGroup, Meter]:  # noqa: UP007 - as below
+    """Return the memory of this box: measured, where no control group holds it."""
+    return Meter(settings["measured"]) if settings["measured"] else MemoryGroup()
 
 
 class Container:
@@ -72,8 +81,7 @@ class Container:
             self._set_dumpable = lambda value: prctl(_SET_DUMPABLE, value, 0, 0, 0)
             _yield_memory()  # so that the forked code does: it may not write this later
             self._set_dumpable(0)
-        self._meter = Meter(settings["measured"]) if settings["measured"] else None
-        self._group = MemoryGroup()
+        self._memory = memory_of(settings)
 
     def confine(self) -> None:
         """Turn the calling process, which was just forked, into one of the code's: it loses every privilege."""
@@ -111,15 +119,15 @@ class Container:
 
     def check(self, is_idle: bool) -> float:
         """Kill the code if it uses too much memory and the kernel does not care; return seconds to the next check."""
-        return self._meter.check(is_idle) if self._meter else math.inf
+        return self._memory.check(is_idle)
 
     def oom_kills(self) -> int:
         """Return how often processes of the box have been killed for memory; 0 if nobody counts them."""
-        return self._meter.kills if self._meter else self._group.oom_kills()
+        return self._memory.oom_kills()
 
     def memory(self) -> int:
         """Return the bytes that processes and in-memory files use, as far as somebody counts them."""
-        return self._meter.used() if self._meter else self._group.memory()
+        return self._memory.memory()
 
     def leftovers(self) -> str:
         """Say whether System V objects are left, which our seccomp profile forbids; "" if not."""

@@ -38,11 +38,11 @@ class Launcher:
     only if it sets this limit anew, as `ulimit -x` does.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any], exposure: int) -> None:
         self.settings = settings
         self.user = users.find(settings["user"])
         self._last_mark = _FIRST_MARK
-        self._exposure = os.open("/proc/self/oom_score_adj", os.O_RDWR)
+        self._exposure = exposure
         self._own = os.read(self._exposure, 16)
 
     def start(

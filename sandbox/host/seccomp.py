@@ -1,4 +1,4 @@
-"""Our filter of system calls: as the profile that an engine reads, and as the program that the kernel reads."""
+"""What code may ask of the kernel: our filters of system calls, as an engine and as the kernel reads them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,21 @@ _OF_A_PROCESS = {
     **dict.fromkeys(("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"), 0),
 }
 
+# Root of a container has fourteen in Docker. These are left out: to make devices, to open raw sockets, to write to the
+# kernel's audit log. Each of the others acts on files, processes and ports of the box only.
+BOX_CAPABILITIES = (
+    "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID",
+    "SYS_CHROOT",
+)  # fmt: skip
+
+# Calls on another process, which is named by this argument: only 0, the caller itself, is allowed. Root could limit or
+# slow down the guest.
+_ON_ITSELF = {
+    "prlimit64": 0, "sched_setscheduler": 0, "sched_setparam": 0, "sched_setattr": 0, "setpriority": 1, "ioprio_set": 1,
+}  # fmt: skip
+_ON_A_PROCESS = {"setpriority": 0, "ioprio_set": 1}  # the kind that argument 0 has: a process, not a group or a user
+_MORE = ["chroot", "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop"]  # for databases
+
 Comparison = tuple[int, int, int, int]  # an argument's number, an operator, and one or two values
 
 
@@ -40,10 +55,26 @@ def default_seccomp() -> str:
 
 
 @cache
-def compiled_filter(denied: tuple[str, ...] = (), *, guards_init: bool) -> bytes:
-    """Return our filter as a program for the kernel of this machine.
+def box_seccomp() -> str:
+    """Return the filter of system calls of a box, in the engine's format."""
+    profile = json.loads(default_seccomp())
+    for rule in profile["syscalls"]:
+        rule["names"] = [name for name in rule["names"] if name not in _ON_ITSELF]
+    allow = {"action": "SCMP_ACT_ALLOW"}
+    profile["syscalls"].append({"names": _MORE, **allow})
+    for name, index in _ON_ITSELF.items():
+        wanted = {index: 0, **({0: _ON_A_PROCESS[name]} if name in _ON_A_PROCESS else {})}
+        arguments = [{"index": number, "value": value, "op": "SCMP_CMP_EQ"} for number, value in wanted.items()]
+        profile["syscalls"].append({"names": [name], "args": arguments, **allow})
+    return json.dumps(profile)
+
+
+@cache
+def compiled_filter(profile: str, denied: tuple[str, ...] = (), *, guards_init: bool) -> bytes:
+    """Return a filter as a program for the kernel of this machine.
 
     Args:
+        profile: the filter in the engine's format.
         denied: calls that it denies besides.
         guards_init: whether it denies to signal, limit or slow down the process 1. For a supervisor that runs as the
             same user as the code.
@@ -56,10 +87,10 @@ def compiled_filter(denied: tuple[str, ...] = (), *, guards_init: bool) -> bytes
     except OSError as error:
         raise ImageError(f"the filter of system calls needs {_LIBRARY}: install libseccomp ({error})") from None
     library.seccomp_init.restype = ctypes.c_void_p
-    profile = json.loads(default_seccomp())
-    context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(_ERRNO | profile["defaultErrnoRet"])))
+    content = json.loads(profile)
+    context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(_ERRNO | content["defaultErrnoRet"])))
     try:
-        for rule in profile["syscalls"]:
+        for rule in content["syscalls"]:
             architectures = rule.get("includes", {}).get("arches")
             if architectures is None or _ARCHITECTURES.get(platform.machine().lower()) in architectures:
                 for name in set(rule["names"]) - set(denied):
@@ -77,9 +108,11 @@ def _add(library: ctypes.CDLL, context: ctypes.c_void_p, rule: dict[str, Any], n
     conditions: Sequence[Sequence[Comparison]] = [
         [(one["index"], _COMPARISONS[one["op"]], one["value"], one.get("valueTwo", 0)) for one in rule.get("args", [])]
     ]
-    if guards_init and name in _OF_A_PROCESS:
+    if guards_init and not rule.get("args") and name in _OF_A_PROCESS:
         conditions = [[condition] for condition in _not_init(_OF_A_PROCESS[name])]
-    elif guards_init and name == "setpriority":  # of this process only: another form would name every process
+    elif (
+        guards_init and not rule.get("args") and name == "setpriority"
+    ):  # of this process only: another form would name every process
         conditions = [[(0, _MASKED_EQUAL, _PID, os.PRIO_PROCESS), (1, _MASKED_EQUAL, _PID, 0)]]
     for condition in conditions:
         comparisons = (_Comparison * len(condition))(*(_Comparison(*one) for one in condition))

@@ -28,6 +28,12 @@ RECIPE_LABEL = "gymnast.recipe"  # on the images of this recipe; the value is `r
 CHANGES = ("ENV PATH=/usr/local/bin:/usr/bin:/bin", 'CMD ["python3"]', "WORKDIR /workspace")  # as in a Dockerfile
 
 GUEST_FOLDER = "/.gymnast"  # in a `Box`
+GUEST_COMMAND = (
+    f"{GUEST_FOLDER}/ld.so", "--library-path", f"{GUEST_FOLDER}/lib", f"{GUEST_FOLDER}/bin/python3", "-I", "-S", "-u",
+    "-X", "utf8", f"{GUEST_FOLDER}/boot",
+)  # fmt: skip
+# The guest's own C library reads no file of the box: it could be a pipe, or worse.
+GUEST_VARIABLES = {"LC_ALL": "C", "TZ": "UTC0", "TZDIR": GUEST_FOLDER}
 
 DOCKERFILES = Path(__file__).with_name("dockerfiles")
 
@@ -83,13 +89,18 @@ def make_archive(root: Path, archive: Path) -> None:
 
     ImageError if this machine does not run Linux with glibc.
     """
+    make_root(root)
+    _write_archive(root, archive)
+
+
+def make_root(root: Path) -> None:
+    """Build the image's root file system in `root`; ImageError as of `make_archive`."""
     _require_glibc()
     _make_skeleton(root)
     binaries = [*_copy_python(root / "usr/local"), *_copy_tools(root)]
     binaries += _copy_libraries(root, binaries)
     _shrink(binaries)
     _compile(root / "usr/local/lib", root)
-    _write_archive(root, archive)
 
 
 def make_guest_archive(root: Path, archive: Path, boot: str) -> None:
@@ -98,6 +109,12 @@ def make_guest_archive(root: Path, archive: Path, boot: str) -> None:
     Its loader is `ld.so`, its libraries are in `lib`, its program is `bin/python3`, and `boot` holds the text that is
     given. ImageError as of `make_archive`.
     """
+    make_guest(root, boot)
+    _write_archive(root, archive)
+
+
+def make_guest(root: Path, boot: str) -> None:
+    """Build what `make_guest_archive` puts into its archive."""
     _require_glibc()
     prefix = root / GUEST_FOLDER.lstrip("/")
     (prefix / "bin").mkdir(parents=True)
@@ -113,7 +130,6 @@ def make_guest_archive(root: Path, archive: Path, boot: str) -> None:
     (prefix / "ld.so").chmod(0o755)
     (prefix / "boot").write_text(boot)
     _compile(prefix / "lib", root)
-    _write_archive(root, archive)
 
 
 def _require_glibc() -> None:

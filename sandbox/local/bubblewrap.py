@@ -13,6 +13,8 @@ from pathlib import Path
 
 from ..base import WORKSPACE
 from ..errors import EngineError, ImageError
+from ..host.seccomp import BOX_CAPABILITIES
+from ..images.host_image import GUEST_FOLDER, GUEST_VARIABLES
 from ..limits import Limits, size_of
 
 HOSTNAME = "sandbox"
@@ -64,11 +66,11 @@ def default_installation() -> Installation:
 
 def new_user(number: int) -> int | None:
     """Return the id of the code's user in the `number`th box of root; None for another user, whom a box maps."""
-    return _USERS[number % len(_USERS)] if _is_root() else None
+    return _USERS[number % len(_USERS)] if is_root() else None
 
 
 @cache
-def _is_root() -> bool:
+def is_root() -> bool:
     """Whether this process may become any user; the root of a user namespace may not."""
     first = [int(number) for number in Path("/proc/self/uid_map").read_text().split()[:3]]
     return os.geteuid() == 0 and first[0] == 0 and first[2] >= _USERS[-1]
@@ -96,7 +98,8 @@ def options(program: str) -> frozenset[str]:
 def why_not(program: str) -> str:
     """Return why a bubblewrap makes no boxes on this machine, or "". It is tried once."""
     try:
-        command = [*arguments(Limits(), Installation("/bin/true", ()), user=new_user(0), view=[], fd=None), "/bin/true"]
+        command = executor_command(Limits(), Installation("/bin/true", ()), user=new_user(0), view=[], fd=None)
+        command.append("/bin/true")
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, env={})
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
@@ -109,10 +112,15 @@ def why_not(program: str) -> str:
     )
 
 
-def arguments(
+def has_sizes() -> bool:
+    """Whether bubblewrap can limit the size of a file system in memory."""
+    return "--size" in options(program())
+
+
+def executor_command(
     limits: Limits, installation: Installation, *, user: int | None, view: list[str], fd: int | None
 ) -> list[str]:
-    """Return the command that makes a box; the program to run in it comes behind.
+    """Return the command that makes the box of an executor; the program to run in it comes behind.
 
     Args:
         limits: of the box.
@@ -121,29 +129,43 @@ def arguments(
         view: further arguments.
         fd: the descriptor of the filter of system calls.
     """
-    known = options(program())
-    command = [program(), "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    command = _new_namespaces(_path(installation))
     if user is None:
         command += ["--unshare-user", "--uid", str(_USER), "--gid", str(_USER)]
-        command += [option for option in ("--disable-userns",) if option in known]
+        command += [option for option in ("--disable-userns",) if option in options(program())]
     else:
-        command += [part for name in ("SETUID", "SETGID", "KILL") for part in ("--cap-add", f"CAP_{name}")]
-    command += [
-        "--die-with-parent",
-        "--as-pid-1",
-        "--hostname",
-        HOSTNAME,
-        "--clearenv",
-        "--setenv",
-        "PATH",
-        _path(installation),
-    ]
-    command += _folders(installation)
-    command += ["--proc", "/proc", "--dev", "/dev", *view]
-    for path, size in (("/dev/shm", limits.shm), ("/tmp", limits.tmp), (WORKSPACE, limits.workspace)):
-        command += ["--perms", "1777", *(["--size", str(size_of(size))] if "--size" in known else []), "--tmpfs", path]
-    command += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
-    return [*command, *(["--seccomp", str(fd)] if fd is not None else []), "--"]
+        command += _capabilities("SETUID", "SETGID", "KILL")
+    command += [*_folders(installation), "--proc", "/proc", "--dev", "/dev", *view, *_in_memory("/dev/shm", limits.shm)]
+    command += [*_in_memory("/tmp", limits.tmp), *_in_memory(WORKSPACE, limits.workspace), "--remount-ro", "/dev"]
+    return [*command, "--remount-ro", "/", "--chdir", "/", *(["--seccomp", str(fd)] if fd is not None else []), "--"]
+
+
+def box_command(limits: Limits, root: Path, guest: Path, *, view: list[str], fd: int) -> list[str]:
+    """Return the command that makes a box with a root file system that can be written; the program comes behind.
+
+    Args:
+        limits, view, fd: as of `executor_command`.
+        root: the folder of the root file system. This process is root, or the root of a user namespace.
+        guest: the folder of the guest's Python.
+    """
+    variables = (part for name, value in GUEST_VARIABLES.items() for part in ("--setenv", name, value))
+    command = [*_new_namespaces("/usr/bin:/bin"), *variables, *_capabilities(*BOX_CAPABILITIES)]
+    command += ["--bind", str(root), "/"]
+    command += ["--ro-bind", str(guest), GUEST_FOLDER, "--proc", "/proc", "--dev", "/dev", *view]
+    return [*command, *_in_memory("/dev/shm", limits.shm), "--remount-ro", "/dev", "--seccomp", str(fd), "--"]
+
+
+def _new_namespaces(path: str) -> list[str]:
+    command = [program(), "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    return [*command, "--die-with-parent", "--as-pid-1", "--hostname", HOSTNAME, "--clearenv", "--setenv", "PATH", path]
+
+
+def _capabilities(*names: str) -> list[str]:
+    return ["--cap-drop", "ALL", *(part for name in names for part in ("--cap-add", f"CAP_{name}"))]
+
+
+def _in_memory(path: str, size: int | str) -> list[str]:
+    return ["--perms", "1777", *(["--size", str(size_of(size))] if has_sizes() else []), "--tmpfs", path]
 
 
 def _path(installation: Installation) -> str:

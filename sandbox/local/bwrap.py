@@ -3,56 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import logging
-import os
-import platform
-import socket
-import subprocess
-import threading
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ..arguments import checked_environment, checked_modules
 from ..base import WORKSPACE
-from ..errors import EngineError
 from ..host.boot import BOOT
 from ..host.messages import supervisor_settings
-from ..host.seccomp import compiled_filter
+from ..host.seccomp import compiled_filter, default_seccomp
 from ..host.supervised import START_TIMEOUT
+from ..host.supervised_executor import SupervisedExecutor
+from ..host.supervisor_client import SupervisorClient
 from ..keywords import checks_keywords
 from ..limits import Limits, check_limits, size_of
 from . import bubblewrap
-from .control_groups import ControlGroup, make_control_group
-from .host_executor import HostExecutor
-
-logger = logging.getLogger(__name__)
-
-_END_SECONDS = 10.0  # for a supervisor to notice that its connection has ended
-_boxes = itertools.count()
-
-
-@dataclass(kw_only=True)
-class BwrapProcess:
-    """A bubblewrap, with the supervisor in it, and its control group."""
-
-    popen: subprocess.Popen[bytes]
-    group: ControlGroup
-
-    def end(self, is_silent: bool) -> None:
-        try:
-            self.popen.wait(0 if is_silent else _END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.popen.kill()  # bubblewrap dies with its parent, and the box with bubblewrap
-            self.popen.wait()
-        self.group.remove()
+from .bwrap_sandbox import BwrapSandbox, not_held, require_bubblewrap
 
 
 @checks_keywords(limits=Limits)
-class BwrapExecutor(HostExecutor[BwrapProcess]):
+class BwrapExecutor(BwrapSandbox[SupervisorClient], SupervisedExecutor):
     """A box in namespaces of its own: no network, no files but the system's, no processes but its own.
 
         async with BwrapExecutor() as box:
@@ -104,52 +74,18 @@ class BwrapExecutor(HostExecutor[BwrapProcess]):
         environment = tuple(sorted(self.env.items()))
         return (type(self), self.python_path, self.limits, environment, self.preload, self.best_effort)
 
-    def _renew(self) -> None:
-        super()._renew()
-        self._user: int | None = None
-        self._is_measured = False
-
     async def _prepare(self) -> None:
         await asyncio.to_thread(require_bubblewrap)
         path = self.python_path
         self._installation = bubblewrap.default_installation() if path is None else bubblewrap.Installation.of(path)
-        missing = _not_held()
-        standard = Limits(memory=self.limits.memory)
-        wanted = [name for name in missing if getattr(self.limits, name) != getattr(standard, name)]
-        if wanted and not self.best_effort:
-            raise EngineError(
-                f"a box of bubblewrap cannot hold Limits.{' and Limits.'.join(wanted)} on this machine: leave "
-                f"{'it' if len(wanted) == 1 else 'them'} out, say best_effort=True, or use DockerExecutor"
-            )
-        _warn_once()
+        self._require_limits(not_held())
 
-    def _start_process(self, connection: socket.socket, stderr: IO[bytes]) -> BwrapProcess:
-        group = make_control_group(self.limits)
-        self._user = bubblewrap.new_user(next(_boxes))
-        self._is_measured = "memory" not in group.folders
-        # Memory behind a descriptor belongs to no process, so the supervisor could not measure it.
-        denied = ("memfd_create",) if self._is_measured else ()
-        fd = os.memfd_create("gymnast-seccomp", 0)
-        try:
-            os.write(fd, compiled_filter(denied, guards_init=self._user is None))
-            os.lseek(fd, 0, os.SEEK_SET)
-            command = bubblewrap.arguments(self.limits, self._installation, user=self._user, view=group.view(), fd=fd)
-            popen = subprocess.Popen(
-                group.entering([*command, self._installation.python, "-u", "-c", BOOT]),
-                stdin=connection.fileno(),
-                stdout=connection.fileno(),
-                stderr=stderr,
-                env={"PATH": os.environ.get("PATH", os.defpath)},  # of bubblewrap, which passes none on
-                cwd="/",
-                pass_fds=(fd,),
-                start_new_session=True,  # so the terminal's Ctrl-C does not reach it
-            )
-        except BaseException:
-            group.remove()
-            raise
-        finally:
-            os.close(fd)
-        return BwrapProcess(popen=popen, group=group)
+    def _filter(self, denied: tuple[str, ...]) -> bytes:
+        return compiled_filter(default_seccomp(), denied, guards_init=self._user is None)
+
+    def _command(self, view: list[str], fd: int, folder: Path | None) -> list[str]:
+        command = bubblewrap.executor_command(self.limits, self._installation, user=self._user, view=view, fd=fd)
+        return [*command, self._installation.python, "-u", "-c", BOOT]
 
     def _settings(self) -> dict[str, Any]:
         limits = self.limits
@@ -158,45 +94,8 @@ class BwrapExecutor(HostExecutor[BwrapProcess]):
             "RLIMIT_NOFILE": limits.open_files,
             "RLIMIT_FSIZE": max(size_of(limits.workspace), size_of(limits.tmp)),
         }
-        if "pids" not in _not_held():
+        if "pids" not in not_held():
             rlimits["RLIMIT_NPROC"] = limits.pids
         return supervisor_settings(
             limits, WORKSPACE, self.env, self.preload, user=self._user, rlimits=rlimits, measured=self._is_measured
         )
-
-    async def _ran_out_of_memory(self) -> bool:
-        return self._process is not None and self._process.group.oom_kills() > 0
-
-
-def require_bubblewrap() -> None:
-    """Raise `EngineError`, with the reason, if bubblewrap makes no boxes on this machine."""
-    if platform.system() != "Linux":
-        raise EngineError(f"bubblewrap needs Linux; this is {platform.system()}")
-    with _probing:
-        if reason := bubblewrap.why_not(bubblewrap.program()):
-            raise EngineError(reason)
-
-
-_probing = threading.Lock()  # else all boxes that start at once would try bubblewrap
-
-
-def _not_held() -> tuple[str, ...]:
-    """Return the limits that boxes of bubblewrap do not hold on this machine."""
-    sizes = () if "--size" in bubblewrap.options(bubblewrap.program()) else ("workspace", "tmp", "shm")
-    # Since Linux 5.14 processes are counted in each user namespace. Boxes of root have a user each.
-    release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
-    is_counted = bubblewrap.new_user(0) is not None or release >= (5, 14)
-    return ("cpus", "max_inodes", *sizes, *(() if is_counted else ("pids",)))
-
-
-def what_is_not_held() -> str:
-    """Say which limits boxes of bubblewrap do not hold on this machine, and whether they only measure the memory."""
-    group = make_control_group(Limits())
-    group.remove()
-    measured = "" if "memory" in group.folders else "; memory is measured, and can be exceeded for a moment"
-    return f"its boxes do not hold {', '.join(f'Limits.{name}' for name in _not_held())} on this machine{measured}"
-
-
-@cache
-def _warn_once() -> None:
-    logger.warning("bubblewrap: %s", what_is_not_held())

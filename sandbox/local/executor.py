@@ -14,17 +14,18 @@ from ..arguments import checked_environment, checked_modules
 from ..errors import ImageError, SandboxClosedError
 from ..host.messages import supervisor_settings
 from ..host.supervised import START_TIMEOUT
+from ..host.supervised_executor import SupervisedExecutor
 from ..host.supervisor_client import SupervisorClient
 from ..keywords import checks_keywords
 from ..limits import Limits, check_limits, size_of
-from .host_executor import HostExecutor
+from .host_sandbox import HostSandbox
 from .process import LocalProcess, has_proc, start_process
 
 _NOT_HELD = ("cpus", "pids", "shm", "max_inodes")  # limits that cannot be set for a subprocess
 
 
 @checks_keywords(limits=Limits)
-class LocalExecutor(HostExecutor[LocalProcess]):
+class LocalExecutor(HostSandbox[SupervisorClient, LocalProcess], SupervisedExecutor):
     """A box that is a subprocess on this machine: FOR CODE THAT YOU TRUST. IT PROTECTS NOBODY.
 
         async with LocalExecutor() as box:

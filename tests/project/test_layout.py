@@ -31,7 +31,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
     "sandbox/host": {"sandbox", "sandbox/guest"},
     "sandbox/images": {"sandbox"},
     "sandbox/docker": {"sandbox", "sandbox/host", "sandbox/images"},
-    "sandbox/local": {"sandbox", "sandbox/host"},
+    "sandbox/local": {"sandbox", "sandbox/host", "sandbox/images"},
     "sandbox/defaults": {"sandbox", "sandbox/docker", "sandbox/local"},
     "sandbox/pool": {"sandbox"},
     "sandbox/testing": {"sandbox"},

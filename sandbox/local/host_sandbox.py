@@ -1,4 +1,4 @@
-"""HostExecutor: the part that executors share whose supervisor is a process of this machine."""
+"""HostSandbox: the part that boxes share whose guest is a process of this machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from abc import abstractmethod
 from typing import IO, Generic, Protocol, TypeVar
 
 from ..host.connection import Connection
-from ..host.supervised_executor import SupervisedExecutor
+from ..host.supervised import Guest, SupervisedSandbox
 from ..limits import Limits
 
 
 class HostProcess(Protocol):
-    """A supervisor that runs, or the program around it."""
+    """A guest that runs, or the program around it."""
 
     def end(self, is_silent: bool) -> None:
         """Wait until it has ended, and remove what it left. This blocks. A silent one gets no time to end by itself."""
@@ -28,8 +28,8 @@ class HostProcess(Protocol):
 Process = TypeVar("Process", bound=HostProcess)
 
 
-class HostExecutor(SupervisedExecutor, Generic[Process]):
-    """A box behind a supervisor that this process has started."""
+class HostSandbox(SupervisedSandbox[Guest], Generic[Guest, Process]):
+    """A box behind a guest that this process has started."""
 
     def _renew(self) -> None:
         super()._renew()
@@ -37,7 +37,7 @@ class HostExecutor(SupervisedExecutor, Generic[Process]):
 
     @abstractmethod
     def _start_process(self, connection: socket.socket, stderr: IO[bytes]) -> Process:
-        """Start a supervisor with the connection as standard input and output; nothing is left if this fails."""
+        """Start a guest with the connection as standard input and output; nothing is left if this fails."""
 
     async def _launch(self) -> Connection:
         loop = asyncio.get_running_loop()
@@ -64,7 +64,7 @@ class HostExecutor(SupervisedExecutor, Generic[Process]):
 
 
 class _LocalConnection(Connection):
-    """A connection to a supervisor whose stderr is a file.
+    """A connection to a guest whose stderr is a file.
 
     A pipe would have to be read beside the socket, and its end awaited as well as the socket's.
     """
