@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shutil
 import sys
+import tarfile
 from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 if TYPE_CHECKING:
-    from gymnast.sandbox import DockerExecutor, Engine
+    from gymnast.sandbox import BoxImage, DockerExecutor, Engine
 
 ROOT = Path(__file__).resolve().parents[1]
 LONGEST = (  # a long file that begins last leaves the other cores idle
@@ -33,6 +35,7 @@ LONGEST = (  # a long file that begins last leaves the other cores idle
     "test_step_gradient.py",
     "test_calculator_learns.py",
 )
+BUSYBOX = "sh cat sleep true kill grep mkfifo rm touch test ls stat id head pwd printf ln mkdir chmod echo ps find tail"
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 # With the root on the path, `envs.core` and `gymnast.envs.core` would be two modules with two sets of classes.
@@ -77,6 +80,25 @@ def bubblewrap() -> None:
         require_bubblewrap()
     except EngineError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def busybox(tmp_path_factory: pytest.TempPathFactory) -> BoxImage:
+    """An image of a static busybox, its links and empty folders: no Python, no Bash, no C library, no users."""
+    from gymnast.sandbox import BoxImage
+
+    program = shutil.which("busybox")
+    if program is None:
+        pytest.skip("there is no busybox: apt-get install busybox-static")
+    root = tmp_path_factory.mktemp("busybox")
+    for folder in ("bin", "etc", "proc", "dev", "sys", "tmp", "root"):
+        (root / folder).mkdir()
+    shutil.copy(program, root / "bin/busybox")
+    for name in BUSYBOX.split():
+        (root / "bin" / name).symlink_to("busybox")
+    with tarfile.open(root.with_suffix(".tar"), "w") as tar:
+        tar.add(root, ".")
+    return BoxImage.rootfs(root.with_suffix(".tar"))
 
 
 @pytest.fixture

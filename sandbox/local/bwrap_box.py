@@ -37,10 +37,10 @@ class BwrapBox(BwrapSandbox[BoxClient], SupervisedBox):
         async with BwrapBox(image=BoxImage.rootfs("debian.tar")) as box:
             print((await box.exec("id; cat /etc/os-release")).stdout)
 
-    It needs Linux >= 5.11 and the program `bwrap`, and neither an engine nor root. Root is the only user of the box, and
-    owns all of its files; outside, it is this user, or nobody where this process is root. The files that a box writes
-    are in the folder for temporary files, and nothing limits them; `Limits.workspace`, `tmp` and `max_inodes` are not
-    used.
+    It needs Linux >= 5.11 and the program `bwrap`, and neither an engine nor root. Root is the only user of the box,
+    and owns all of its files; outside, root is this user, or nobody where this process is root. The files that a box
+    writes are in the folder for temporary files, and nothing limits them; `Limits.workspace`, `tmp` and `max_inodes`
+    are not used.
 
     Args:
         image: the tar file of a root file system, `BoxImage.rootfs(...)`. The default is made of this machine's Python,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import logging
@@ -22,13 +23,14 @@ from ..errors import EngineError
 from ..host.supervised import Guest
 from ..limits import Limits
 from . import bubblewrap
-from .control_groups import ControlGroup, make_control_group
+from .control_groups import RAN_OUT, ControlGroup, make_control_group
 from .host_sandbox import HostSandbox
 from .layers import remove_folder
 
 logger = logging.getLogger(__name__)
 
 _END_SECONDS = 10.0  # for a guest to notice that its connection has ended
+_AUTOPSY_SECONDS = 8.0  # for the programs around a box to end after it
 _boxes = itertools.count()
 
 
@@ -49,6 +51,12 @@ class BwrapProcess:
                 os.killpg(self.popen.pid, signal.SIGKILL)  # the box dies with bubblewrap
             self.popen.wait()
         _clean(self.group, self.folder)
+
+    def ran_out_of_memory(self) -> bool:
+        """Whether the box, which has just ended, was killed for memory. This blocks."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.popen.wait(_AUTOPSY_SECONDS) == RAN_OUT
+        return False
 
 
 def _clean(group: ControlGroup, folder: Path | None) -> None:
@@ -108,7 +116,8 @@ class BwrapSandbox(HostSandbox[Guest, BwrapProcess]):
         return BwrapProcess(popen=popen, group=group, folder=folder)
 
     async def _ran_out_of_memory(self) -> bool:
-        return self._process is not None and self._process.group.oom_kills() > 0
+        process = self._process
+        return process is not None and await asyncio.to_thread(process.ran_out_of_memory)
 
     def _require_limits(self, missing: Sequence[str]) -> None:
         """Raise `EngineError` if a limit that was set cannot be held; name those that are not held, once."""

@@ -15,6 +15,7 @@ from ..limits import Limits, size_of
 
 _ROOT = Path("/sys/fs/cgroup")
 _REMOVAL_SECONDS = 2.0
+RAN_OUT = 124  # an exit code
 
 
 @dataclass(kw_only=True)
@@ -27,13 +28,16 @@ class ControlGroup:
     def entering(self, command: list[str]) -> list[str]:
         """Return a command that runs another one in this group, and then removes the group.
 
-        So nothing of it is left where its owner, this process, has been killed.
+        So nothing of it is left where its owner, this process, has been killed. The exit code is `RAN_OUT` if the
+        kernel has killed a process of the group for memory.
         """
         if not self.folders:
             return command
         folders = " ".join(shlex.quote(str(path)) for path in set(self.folders.values()))
         enter = f'for f in {folders}; do echo 0 > "$f/cgroup.procs" || exit 125; done; exec "$@"'
-        leave = f"for i in 1 2 3 4 5; do rmdir {folders} 2>/dev/null && break; sleep 0.1; done"
+        counter = shlex.quote(str(self._counter())) if "memory" in self.folders else "/dev/null"
+        leave = f"grep -q '^oom_kill [1-9]' {counter} && code={RAN_OUT}; "
+        leave += f"for i in 1 2 3 4 5; do rmdir {folders} 2>/dev/null && break; sleep 0.1; done"
         return ["/bin/sh", "-c", f"({enter}); code=$?; {leave}; exit $code", "sh", *command]
 
     def view(self) -> list[str]:
@@ -42,13 +46,8 @@ class ControlGroup:
             return []
         return ["--ro-bind", str(self.folders["memory"]), str(_ROOT if self.is_unified else _ROOT / "memory")]
 
-    def oom_kills(self) -> int:
-        """Return how many processes were killed for memory; 0 if the group is gone, or does not hold the memory."""
-        try:
-            text = (self.folders["memory"] / ("memory.events" if self.is_unified else "memory.oom_control")).read_text()
-        except (KeyError, OSError):
-            return 0
-        return int(dict(line.split() for line in text.splitlines()).get("oom_kill", 0))
+    def _counter(self) -> Path:
+        return self.folders["memory"] / ("memory.events" if self.is_unified else "memory.oom_control")
 
     def remove(self) -> None:
         """Remove the folders, whose processes are ending. This blocks."""

@@ -129,9 +129,10 @@ def take_snapshot(folder: Path) -> Path:
 @cache
 def reap_snapshots() -> None:
     """Remove the snapshots of this user's processes that are dead; once for each process."""
+    own = _USER if is_root() else os.geteuid()
     for folder in Path(tempfile.gettempdir()).glob(f"{_SNAPSHOT}*"):
         owner = folder.name.removeprefix(_SNAPSHOT).partition("-")[0]
-        if owner.isdigit() and not os.path.exists(f"/proc/{owner}") and folder.stat().st_uid == os.geteuid():
+        if owner.isdigit() and not os.path.exists(f"/proc/{owner}") and folder.lstat().st_uid == own:
             remove_folder(folder)
 
 

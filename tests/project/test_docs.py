@@ -103,7 +103,7 @@ def test_every_python_block_runs(
     blocks = python_blocks(page)
     if any(re.search("Docker(Box|Executor)", block) for _, block in blocks):
         request.getfixturevalue("image")  # skips where no engine answers
-    if any("BwrapExecutor" in block for _, block in blocks):
+    if any("Bwrap" in block for _, block in blocks):
         request.getfixturevalue("bubblewrap")
     if any(HUB_MODEL in block for _, block in blocks):
         tokenizer = make_tiny_tokenizer([])

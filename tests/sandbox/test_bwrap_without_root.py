@@ -1,4 +1,4 @@
-"""BwrapExecutor needs no root: its tests pass as the user `nobody`."""
+"""Bubblewrap needs no root: the tests of its boxes pass as the user `nobody`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).with_name("test_bwrap.py")
 AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "HOME=/nonexistent"]
 PROGRAM = """
 import site, sys
@@ -21,7 +21,8 @@ sys.exit(pytest.main(sys.argv[1:]))"""
 
 
 @pytest.mark.usefixtures("bubblewrap")
-def test_bubblewrap_needs_no_root() -> None:
+@pytest.mark.parametrize("name", ["test_bwrap.py", "test_bwrap_box.py"])
+def test_bubblewrap_needs_no_root(name: str) -> None:
     if os.geteuid() != 0:
         return  # then the other file has shown it
     for python in (sys.executable, shutil.which("python3", path="/usr/local/bin:/usr/bin") or "python3"):
@@ -30,5 +31,10 @@ def test_bubblewrap_needs_no_root() -> None:
             break
     else:
         pytest.skip("the user nobody may read no Python that has gymnast's packages")
-    done = subprocess.run([*command, str(TESTS), "-q", "-p", "no:cacheprovider"], capture_output=True, text=True)
+    tests = str(Path(__file__).with_name(name))
+    with tempfile.TemporaryDirectory() as cache:  # of images; a folder of pytest is closed to others
+        os.chmod(cache, 0o777)
+        environment = {**os.environ, "XDG_CACHE_HOME": cache}
+        pytest_command = [*command, tests, "-q", "-p", "no:cacheprovider"]
+        done = subprocess.run(pytest_command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout[-5000:]

@@ -1,0 +1,178 @@
+"""BwrapBox: the contract, images and snapshots, limits, and its end. `test_bwrap_without_root.py` runs this file too.
+
+`test_box_attacks.py` has root's attacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gymnast.sandbox import Box, BoxImage, BwrapBox, EngineError, ImageError, Limits, Status
+from gymnast.sandbox.local.layers import reap_snapshots
+from gymnast.sandbox.testing.conformance import BOX_CHECKS, Check
+
+from .boxes import eventually
+
+pytestmark = pytest.mark.usefixtures("bubblewrap")
+LIMITS = Limits(memory="256m", pids=64)
+PACKAGES = str(Path(pytest.__file__).parents[1])
+
+
+def folders() -> set[Path]:
+    """The folders of boxes and snapshots that exist."""
+    found = Path(tempfile.gettempdir()).glob("gymnast-*")
+    return {path for path in found if path.name.startswith(("gymnast-box-", "gymnast-snapshot-"))}
+
+
+@pytest.fixture(scope="module")
+async def usual() -> AsyncIterator[BwrapBox]:
+    async with BwrapBox(limits=LIMITS) as box:
+        yield box
+
+
+@pytest.fixture(scope="module")
+async def bare(busybox: BoxImage) -> AsyncIterator[BwrapBox]:
+    async with BwrapBox(image=busybox) as box:
+        yield box
+
+
+@pytest.fixture
+async def nothing_left() -> AsyncIterator[None]:
+    before = folders()
+    yield
+    assert folders() <= before
+
+
+of_a_capability = pytest.mark.parametrize(
+    "check", [check for check in BOX_CHECKS if check.needs <= BwrapBox.capabilities], ids=str
+)
+
+
+@of_a_capability
+async def test_in_a_usual_image(check: Check[Box], usual: BwrapBox) -> None:
+    await check(usual)
+
+
+@of_a_capability
+async def test_in_an_image_of_busybox(check: Check[Box], bare: BwrapBox) -> None:
+    await check(bare)
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+async def test_root_may_write_everything_and_reaches_nothing_outside(usual: BwrapBox, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hunter2")
+    written = await usual.exec("rm /usr/bin/tar; mkdir /opt; echo x > /opt/file; chmod 000 /opt; cat /opt/file; id -u")
+    assert written.stdout == "x\n0\n"
+    seen = f"ls -d /home {tmp_path} 2>/dev/null; ls /proc | grep -c '^[0-9]'; hostname; grep -c . /etc/hosts"
+    assert (await usual.exec(seen)).stdout == "4\nsandbox\n1\n"
+    async with usual.clone() as other:
+        assert (await other.exec("command -v tar && ls -d /opt")).stdout == "/usr/bin/tar\n"
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_snapshots_of_snapshots_keep_what_was_removed_and_made() -> None:
+    async with BwrapBox(limits=LIMITS) as box:
+        await box.exec("rm -r /usr/local/lib; mkdir -m 0 /root/closed; ln -s file /root/link")
+        async with box.snapshot() as first, box.variant(image=first) as second:
+            await second.exec("echo more > /root/file; rm /root/link; mkdir /usr/local/lib")
+            async with second.snapshot() as image:
+                boxes = [box.variant(image=image) for _ in range(3)]
+                await asyncio.gather(*(one.start() for one in boxes))
+                for one in boxes:
+                    listed = await one.exec("ls -A /root /usr/local/lib; stat -c %a /root/closed; pwd")
+                    assert listed.stdout == "/root:\nclosed\nfile\n\n/usr/local/lib:\n0\n/workspace\n"
+                    await one.close()
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_images_that_need_an_engine_or_are_broken_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM scratch\n")
+    (tmp_path / "broken.tar").write_bytes(b"no tar")
+    for image, message in [
+        (BoxImage.named("debian:12"), "the image 'debian:12' needs Docker.*docker export"),
+        (BoxImage.dockerfile(tmp_path), f"the Dockerfile in {tmp_path} needs Docker"),
+        (BoxImage.rootfs(tmp_path / "broken.tar"), "broken.tar could not be unpacked: tar: "),
+    ]:
+        with pytest.raises(ImageError, match=message):
+            await BwrapBox(image=image).start()
+    with pytest.raises(ValueError, match="network must be 'none', got 'bridge'"):
+        BwrapBox().variant(network="bridge")
+
+
+# --- limits -----------------------------------------------------------------------------------------------------
+
+
+async def test_memory_and_processes_of_the_whole_box_are_held(usual: BwrapBox) -> None:
+    hungry = (
+        "import os, time\nfor _ in range(20):\n    if not os.fork(): x = b'x' * (40 << 20); time.sleep(9); os._exit(0)"
+    )
+    bomb = "import os, time\nfor n in range(200):\n    try:\n        if not os.fork(): time.sleep(60)\n"
+    bomb += "    except BlockingIOError: print(n); break"
+    for code in (hungry, "x = b'x' * (600 << 20)"):
+        code += "\nfor _ in range(20): assert os.wait()[1] == 0" if "fork" in code else ""
+        result = await usual.exec(["python3", "-c", code], timeout=30)
+        assert result.status in (Status.OOM, Status.ERROR), result
+        assert (await usual.exec("echo on")).stdout == "on\n"
+    result = await usual.exec(["python3", "-c", bomb], timeout=30)
+    assert 30 < int(result.stdout) < LIMITS.pids
+    assert (await usual.exec("kill -9 -1")).status in (Status.OK, Status.SIGNAL)
+
+
+async def test_a_limit_that_cannot_be_held_is_refused_if_it_was_set() -> None:
+    with pytest.raises(EngineError, match=r"cannot hold Limits\.cpus on this machine"):
+        await BwrapBox(limits=Limits(cpus=2.0, workspace="1m")).start()
+
+
+# --- life and death ---------------------------------------------------------------------------------------------
+
+OWNER = """
+import asyncio
+from gymnast.sandbox import BwrapBox
+async def main():
+    async with BwrapBox() as box:
+        await box.exec("mkdir -m 0 /root/closed; touch /root/file; setsid sleep 600 >/dev/null 2>&1 &")
+        async with box.snapshot() as image:
+            print(box._process.folder, image.source, *box._process.group.folders.values(), flush=True)
+            await box.exec("trap '' TERM INT; while :; do :; done", timeout=600)
+asyncio.run(main())
+"""
+
+
+async def test_the_death_of_an_owner_ends_the_box_and_removes_its_files() -> None:
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", f"import site; site.addsitedir({PACKAGES!r})\n{OWNER}", stdout=subprocess.PIPE
+    )
+    assert owner.stdout is not None
+    box, snapshot, *groups = map(Path, (await asyncio.wait_for(owner.stdout.readline(), 60)).decode().split())
+    assert box.exists()
+    owner.kill()
+    await owner.wait()
+    assert await eventually(lambda: not any(path.exists() for path in (box, *groups)), 5)
+    assert snapshot.exists()
+    reap_snapshots.cache_clear()
+    reap_snapshots()  # as every first start in a process does
+    assert not snapshot.exists()
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_nothing_is_left_after_a_cancelled_start_and_a_cancelled_snapshot() -> None:
+    starting = asyncio.ensure_future(BwrapBox().start())
+    await asyncio.sleep(0.05)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    async with BwrapBox() as box:
+        await box.exec("head -c 50000000 /dev/urandom > /root/large")
+        taking = asyncio.ensure_future(box.snapshot().__aenter__())
+        await asyncio.sleep(0.01)
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+        assert (await box.exec("echo on")).stdout == "on\n"
