@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from ...sandbox.box import Box
-from ...sandbox.errors import SandboxFileError, SandboxLostError
+from ...sandbox.errors import SandboxError, SandboxFileError, SandboxLostError
 from ...sandbox.limits import amount_of, check_timeout
+from ...sandbox.pool import ExecutorPool, pool_of
 from ..core import ConfigurationError, Message, StepResult, StopReason
 from ..tools.execution import SLOW_CALLS
 from ..tools.mark import tool
@@ -23,6 +24,8 @@ from .harbor import HarborTask, Stage, UnfitTaskError, read_task
 from .machine import begin_stage, box_of, set_up
 from .shell import Shell
 from .verifier import Verdict, Verify, verify
+
+_MAX_BOXES = 256  # of the agents, as many as a trainer plays episodes at a time
 
 TOOLS = {"bash": ("bash", "bash_output", "bash_kill"), "edit": ("edit",), "view": ("view",), "submit": ("submit",)}
 
@@ -52,7 +55,7 @@ class TaskEnv(ComputerEnv):
 
     def __init__(
         self,
-        box: Box,
+        box: Box | ExecutorPool,
         tools: Sequence[str | ToolLike] = tuple(TOOLS),
         *,
         verify: Verify = "separate",
@@ -64,7 +67,7 @@ class TaskEnv(ComputerEnv):
 
         Args:
             box: A box that is not started: boxes are made like it, with the image and the limits of each task. It says
-                which network a task gets that asks for one.
+                which network a task gets that asks for one. Or a pool of boxes, to choose how many there are at a time.
             tools: Names of this environment's own tools, "bash" (with `bash_output` and `bash_kill`), "edit", "view"
                 and "submit"; and plain functions or sources of tools, as in any `ToolEnv`.
             verify: "separate": the tests run in a new box with the files of the agent's box, and none of its processes.
@@ -78,8 +81,9 @@ class TaskEnv(ComputerEnv):
             TypeError: `box` is no box, or an option is unknown.
             ValueError: there is no tool of a name, or an option is out of its range.
         """
-        if not isinstance(box, Box):
-            raise TypeError(f"box must be a box such as DockerBox(), got {type(box).__name__}: {box!r:.200}")
+        prototype = box.template if isinstance(box, ExecutorPool) else box
+        if not isinstance(prototype, Box):
+            raise TypeError(f"box must be a box such as DockerBox(), or a pool of boxes, got {box!r:.200}")
         if verify not in get_args(Verify):
             raise ValueError(f"verify must be one of {get_args(Verify)}, got {verify!r}")
         if unknown := [name for name in tools if isinstance(name, str) and name not in TOOLS]:
@@ -88,7 +92,8 @@ class TaskEnv(ComputerEnv):
             raise ValueError(f"time_scale must be positive, got {time_scale!r}")
         self._chosen = {name for entry in tools if isinstance(entry, str) for name in TOOLS[entry]}
         super().__init__([entry for entry in tools if not isinstance(entry, str)], **options)
-        self._prototype, self._time_scale = box, time_scale
+        self._pool = box if isinstance(box, ExecutorPool) else pool_of(box, max_boxes=_MAX_BOXES, warm=0)
+        self._prototype, self._time_scale = prototype, time_scale
         self._verify: Verify = verify
         timeout = self.command_timeout if command_timeout is None else command_timeout
         self.command_timeout = check_timeout(timeout, "command_timeout")
@@ -117,7 +122,17 @@ class TaskEnv(ComputerEnv):
 
     def box_for(self, task: Mapping[str, Any]) -> Box:
         """Return a box for a row, not started; override it for an image or limits of your own."""
-        return box_of(self._prototype, self._task, self._stages[0].agent, machine=self._task.machine)
+        found = read_task(task["task_dir"])
+        return box_of(self._prototype, found, found.stages()[0].agent, machine=found.machine)
+
+    async def aprepare(self, tasks: Sequence[Mapping[str, Any]]) -> None:
+        templates: dict[Any, Box] = {}
+        for task in tasks:
+            with contextlib.suppress(Exception):  # the episode of this task says what is wrong with it
+                template = self.box_for(task)
+                templates[template.key] = template
+        with contextlib.suppress(SandboxError):  # so does the first episode
+            await self._pool.prepare(*templates.values(), wait=False)
 
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -145,7 +160,7 @@ class TaskEnv(ComputerEnv):
     async def _acquire(self) -> None:
         started = time.perf_counter()
         async with contextlib.AsyncExitStack() as lease:
-            self._box = await lease.enter_async_context(self.box_for(self.task))
+            self._box = await lease.enter_async_context(self._pool.lease(self.box_for(self.task)))
             self._how = await set_up(self._box, self._task)
             await begin_stage(self._box, self._stages[0], self._how)
             self._shell = Shell(self._box, **self._how, user=self._user)

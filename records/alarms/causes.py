@@ -18,6 +18,7 @@ LIMITS: Mapping[str, str] = {
     StopReason.MAX_TOKENS: "max_completion_length",
     StopReason.TURN_TRUNCATED: "max_turn_tokens",
     StopReason.CONTEXT_OVERFLOW: "max_model_len",
+    StopReason.TIME_LIMIT: "time_scale of the TaskEnv",
     StopReason.TIMEOUT: "episode_timeout",
 }
 """The option that sets the limit behind a stop reason."""

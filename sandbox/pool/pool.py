@@ -16,7 +16,7 @@ import weakref
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from functools import cache
-from typing import Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from ..base import Executor
 from ..box import Box
@@ -298,11 +298,11 @@ def _open_pools() -> weakref.WeakSet[ExecutorPool]:
     return pools
 
 
-def pool_of(executor: Sandbox) -> ExecutorPool:
-    """Return the pool that belongs to an executor. The first call makes it, with default arguments."""
+def pool_of(executor: Sandbox, **options: Any) -> ExecutorPool:
+    """Return the pool that belongs to an executor. The first call makes it, with these options of `ExecutorPool`."""
     if executor not in _pools:
         # From a clone: a pool of `executor` itself would keep its key in this table alive.
-        _pools[executor] = pool = ExecutorPool(check_template(executor).clone())
+        _pools[executor] = pool = ExecutorPool(check_template(executor).clone(), **options)
         pool._is_users = False
     return _pools[executor]
 
