@@ -42,7 +42,7 @@ train: $(VENV)/.train ## train the calculator agent from scratch; SEED=2 ALGORIT
 train-code: $(VENV)/.train ## train an agent that writes programs; needs Docker or bubblewrap
 	@$(BIN)/python examples/code_agent.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
 
-train-tasks: $(VENV)/.train ## train an agent on folders of tasks, each with a computer; needs Docker
+train-tasks: $(VENV)/.train ## train an agent on folders of tasks; needs Docker or bubblewrap
 	@$(BIN)/python examples/task_agent.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)
 
 train-vision: $(VENV)/.vision ## train an agent that sees, and a blind control

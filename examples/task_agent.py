@@ -8,14 +8,13 @@ of shell finds it. Each episode has a box of its own, and its tests run in anoth
 rises from below 40 % to above 85 %, within ten minutes on two cores. With `--tasks FOLDER --model Qwen/Qwen3-0.6B` the
 same file trains a model from the Hub on tasks of yours.
 
-It needs a Docker engine, and makes the sandbox's image from this machine's Python if it is not there yet. The run is
-left in `runs/task-agent-<algorithm>-seed<seed>/`.
+It needs a Docker engine, or else bubblewrap, and makes the sandbox's image from this machine's Python if the engine has
+none. The run is left in `runs/task-agent-<algorithm>-seed<seed>/`.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ import torch
 from rich.console import Console
 
 from gymnast.envs import TaskEnv, harbor_tasks, tool_call
-from gymnast.sandbox import DEFAULT_IMAGE, DockerBox, Limits, SandboxError, build_image
+from gymnast.sandbox import DEFAULT_IMAGE, Limits, SandboxError, default_box
 from gymnast.trainer import AgentTrainer, GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder
 from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
@@ -99,7 +98,9 @@ def make_trainer(
     console: Console,
 ) -> AgentTrainer:
     trainer_class, config_class = ALGORITHMS[arguments.algorithm]
-    environment = TaskEnv(DockerBox(limits=Limits(memory="128m", pids=32)), tools=("bash", "submit"))
+    box = default_box(limits=Limits(memory="128m", pids=32))
+    console.print(f"sandbox: {type(box).__name__}")
+    environment = TaskEnv(box, tools=("bash", "submit"))
     if arguments.model is None:
         model, tokenizer = tiny_model(environment, arguments.seed, console)
         recipe = {"learning_rate": 1e-3, "max_completion_length": 160, "max_turns": 2, "use_cpu": True}
@@ -147,7 +148,6 @@ def evaluate(trainer: AgentTrainer, rows: Sequence[Mapping[str, Any]]) -> tuple[
 
 def run(arguments: argparse.Namespace, console: Console) -> None:
     started = time.perf_counter()
-    asyncio.run(build_image())
     folder = arguments.output_dir / f"task-agent-{arguments.algorithm}-seed{arguments.seed}"
     if arguments.tasks is None:
         write_tasks(folder / "tasks")

@@ -3,7 +3,7 @@
 from .base import ExecutionResult, Executor, FileEntry, Status
 from .box import Box, Capability, Process
 from .box_image import BoxImage
-from .defaults.executor import default_executor
+from .defaults.executor import default_box, default_executor
 from .docker.box import DockerBox
 from .docker.engine import Engine
 from .docker.executor import DockerExecutor
@@ -70,6 +70,7 @@ __all__ = [
     "ScriptedExecutor",
     "Status",
     "build_image",
+    "default_box",
     "default_executor",
     "pool_of",
     "reap",

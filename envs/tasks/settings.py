@@ -23,7 +23,6 @@ class _Table(BaseModel):
 
 class _Networked(_Table):
     network_mode: Literal["public", "no-network", "allowlist"] | None = None
-    allowed_hosts: list[str] | None = None
 
 
 class Healthcheck(_Table):
@@ -44,16 +43,12 @@ class Machine(_Networked):
     os: str = "linux"
     cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     memory_mb: Annotated[int, Field(gt=0)] | None = None
-    storage_mb: int | None = None
     gpus: int | None = None
-    gpu_types: list[str] | None = None
     tpu: dict[str, Any] | None = None
     mcp_servers: list[dict[str, Any]] = []
     env: Variables = {}
-    skills_dir: str | None = None
     healthcheck: Healthcheck | None = None
     workdir: str | None = None
-    build_timeout_sec: Seconds = 600.0
 
     @model_validator(mode="before")
     @classmethod
@@ -61,8 +56,9 @@ class Machine(_Networked):
         """Read the deprecated keys `memory = "2G"` and `allow_internet`."""
         if not isinstance(table, dict):
             return table
-        old = {"memory_mb": table.get("memory"), "storage_mb": table.get("storage")}
-        renamed: dict[str, Any] = {name: _megabytes(size) for name, size in old.items() if isinstance(size, str)}
+        renamed: dict[str, Any] = {}
+        if isinstance(size := table.get("memory"), str):
+            renamed["memory_mb"] = _megabytes(size)
         if isinstance(allowed := table.get("allow_internet"), bool):
             renamed["network_mode"] = "public" if allowed else "no-network"
         return {**renamed, **table}
@@ -98,7 +94,6 @@ class Verifier(_Networked):
 
 class Artifact(_Table):
     source: str
-    destination: str | None = None
     exclude: list[str] = []
     service: str | None = None
 
@@ -125,7 +120,6 @@ class Settings(_Table):
     """A whole `task.toml`."""
 
     schema_version: str = "1.4"
-    metadata: dict[str, Any] = {}
     agent: Agent = Agent()
     verifier: Verifier = Verifier()
     environment: Machine = Machine()

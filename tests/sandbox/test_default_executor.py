@@ -7,7 +7,16 @@ import logging
 import pytest
 
 from gymnast.envs import CodeEnv, RolloutEngine, ScriptedPolicy, episode_specs, tool_call
-from gymnast.sandbox import BwrapExecutor, DockerExecutor, EngineError, Limits, default_executor
+from gymnast.sandbox import (
+    BwrapBox,
+    BwrapExecutor,
+    DockerBox,
+    DockerExecutor,
+    EngineError,
+    Limits,
+    default_box,
+    default_executor,
+)
 
 LIMITS = Limits(memory="128m")
 
@@ -15,6 +24,7 @@ LIMITS = Limits(memory="128m")
 def test_docker_goes_first(image: str) -> None:
     executor = default_executor(limits=LIMITS, env={"A": "1"})
     assert executor.key == DockerExecutor(limits=LIMITS, env={"A": "1"}).key
+    assert default_box(limits=LIMITS).key == DockerBox(limits=LIMITS).key
 
 
 @pytest.mark.usefixtures("bubblewrap")
@@ -24,6 +34,7 @@ def test_bubblewrap_makes_the_boxes_where_no_engine_answers(
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     with caplog.at_level(logging.INFO, "gymnast"):
         assert default_executor(limits=LIMITS).key == BwrapExecutor(limits=LIMITS).key
+        assert default_box(limits=LIMITS).key == BwrapBox(limits=LIMITS).key
     assert "boxes are made by bubblewrap: no container engine answers at unix:///nowhere" in caplog.text
     with pytest.raises(TypeError, match="BwrapExecutor has no 'image'"):
         default_executor(image="python:3.12")
