@@ -38,18 +38,20 @@ class Boxes:
         self.options = options
         self.counters = counters
         self.of = by_state()
+        self._count = 0
         self._ready, self._closing, self._gone, self._failed = ready, closing, gone, failed
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._creators = asyncio.Semaphore(creators)
 
     def __len__(self) -> int:
-        return sum(map(len, self.of))
+        return self._count
 
     # Changes of state.
 
     def enter(self, box: PooledBox, state: BoxState) -> None:
-        self._leave(box)
+        self._take_out(box)
+        self._count += 1
         box.state, box.since = state, self._loop.time()
         self.of[state][box] = box.subpool.boxes[state][box] = None
         box.subpool.register()
@@ -127,9 +129,13 @@ class Boxes:
             await asyncio.wait(set(self._tasks))
 
     def _leave(self, box: PooledBox) -> None:
-        self.of[box.state].pop(box, None)  # a new box is in no state yet
-        box.subpool.boxes[box.state].pop(box, None)
+        self._take_out(box)
         box.subpool.register()
+
+    def _take_out(self, box: PooledBox) -> None:
+        if box in self.of[box.state]:  # a new box is in no state yet
+            del self.of[box.state][box], box.subpool.boxes[box.state][box]
+            self._count -= 1
 
     # The steps.
 

@@ -146,15 +146,15 @@ class Subpool:
 
     def register(self) -> None:
         """Keep the registry up to date; called after each change of the boxes or of the waiters that expect one."""
-        surplus = bool(self.boxes[BoxState.CREATING]) and self.coming > len(self.expecting)
-        for subpools, belongs in (
-            (self.registry.surplus, surplus),
-            (self.registry.yielding, self.expecting.without_priority > 0),
-        ):
-            if belongs:
-                subpools[self] = None
-            else:
-                subpools.pop(self, None)
+        registry = self.registry
+        if self.boxes[BoxState.CREATING] and self.coming > len(self.expecting):
+            registry.surplus[self] = None
+        else:
+            registry.surplus.pop(self, None)
+        if self.expecting.without_priority:
+            registry.yielding[self] = None
+        else:
+            registry.yielding.pop(self, None)
 
 
 @dataclass(eq=False)
