@@ -86,15 +86,15 @@ def _check_folder(folder: str, sample: int | None, seed: int, network: str, *, a
     import random
 
     from ...envs.tasks.harbor import task_folders
-    from ...sandbox import DockerBox
+    from ...sandbox import default_box
     from ..checks.tasks import TaskCheck, check_tasks, describe
     from ..terminal.exits import FAULTS, explained
     from ..terminal.output import console, print_json, print_table
 
     with explained():
         found = list(task_folders([folder]))
+        box = default_box().variant(network=network)
     chosen = sorted(random.Random(seed).sample(found, min(sample or len(found), len(found))))
-    box = DockerBox(network=network)
     with console(stderr=True).status("checking") as status:
         done: list[TaskCheck] = []
 
