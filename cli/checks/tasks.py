@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from ...envs.tasks.harbor import read_task, row_of
 from ...envs.tasks.machine import image_of
 from ...envs.tasks.settings import resolve_variables
 from ...envs.tasks.verifier import Verdict
-from ...sandbox import Engine, SandboxError
+from ...sandbox import DockerBox, SandboxError
 from ...sandbox.box import Box
 from ...sandbox.docker.images import image_facts
 from ..terminal.output import one_line
@@ -86,13 +87,14 @@ async def check_tasks(
         async with turns:
             found = TaskCheck(task=folder.name)
             try:
-                await _check(folder, found, engine, box)
+                await _check(folder, found, box)
             except (UnfitTaskError, SandboxError) as error:
                 found.fault = str(error)
             shown(found)
             return found
 
-    async with Engine() as engine, asyncio.TaskGroup() as group:
+    engine = box.engine if isinstance(box, DockerBox) else contextlib.nullcontext()
+    async with engine, asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(folder)) for folder in folders]
     return [task.result() for task in tasks]
 
@@ -102,10 +104,13 @@ def describe(checks: Sequence[TaskCheck]) -> dict[str, Any]:
     return {"fit": [found.task for found in checks if found.is_fit], "tasks": [asdict(found) for found in checks]}
 
 
-async def _check(folder: Path, found: TaskCheck, engine: Engine, box: Box) -> None:
+async def _check(folder: Path, found: TaskCheck, box: Box) -> None:
     task = read_task(folder)
     started = time.perf_counter()
-    found.image_bytes = (await image_facts(engine, image_of(task))).size
+    if isinstance(box, DockerBox):
+        found.image_bytes = (await image_facts(box.engine, image_of(task))).size
+    else:
+        await box.variant(image=image_of(task)).prepare()
     found.build_seconds = time.perf_counter() - started
     row = row_of(task)
     # Where nothing was done, the tests need no copy of the box.

@@ -140,14 +140,15 @@ def _made(name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder of the cache; make it if it is missing. Another process may be faster, and wins."""
     target = cache_folder() / name
     if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
         folder = target.with_name(f"{name}-{uuid.uuid4().hex[:8]}")
         try:
-            folder.mkdir()
+            folder.mkdir(parents=True)
             make(folder)
             _give(folder)
             with contextlib.suppress(OSError):
                 folder.rename(target)
+        except OSError as error:
+            raise ImageError(f"an image could not be unpacked into {target.parent}: {error}") from error
         finally:
             remove_folder(folder)
     return target

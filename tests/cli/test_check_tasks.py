@@ -46,6 +46,20 @@ def test_the_fit_tasks_of_a_folder(image: str, tmp_path: Path, run: Run) -> None
     assert own_containers() == set()
 
 
+@pytest.mark.usefixtures("bubblewrap")
+def test_tasks_of_the_default_image_are_checked_without_docker(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, image in (("plain", "gymnast-sandbox:latest"), ("other", "debian:12")):
+        shutil.copytree(FOLDER / "plain", tmp_path / name)
+        shutil.rmtree(tmp_path / name / "environment")
+        (tmp_path / name / "task.toml").write_text(f'[environment]\ndocker_image = "{image}"\nworkdir = "/app"\n')
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    outcome = run("check", "--tasks", tmp_path, "--json")
+    assert (outcome.code, outcome.json["fit"]) == (1, ["plain"]), outcome
+    assert "needs Docker, and bubblewrap makes boxes of folders" in outcome.json["tasks"][0]["fault"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
