@@ -20,7 +20,7 @@ NAMES = $(subst _,-,$(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help help-all train train-code train-tasks train-vision pretrained test test-all test-long test-programs test-adapters test-vllm test-deepspeed test-pretrained test-lowest test-newest lint format docs bench gpu-kit clean distclean
+.PHONY: help help-all train train-code train-tasks train-vision pretrained test test-all test-long test-docker test-programs test-adapters test-vllm test-deepspeed test-pretrained test-lowest test-newest lint format docs bench gpu-kit clean distclean
 
 # The text of a target is the comment behind it: "##" for users, "#-" for those who change gymnast.
 LIST = sed -nE 's/^([a-z-]+%?):.*$(1) (.*)/\1\t\2/p' Makefile | sed 's/%/NAME/' | awk -F '\t' '{printf "make %-15s %s\n", $$1, $$2}'
@@ -56,11 +56,14 @@ pretrained: $(VENV)/.train ## fetch SmolLM2-135M-Instruct, which runs on a lapto
 # files that take longest come first.
 BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test: $(VENV)/.dev ## run the tests, in about ten minutes
+test: $(VENV)/.dev ## run the tests, in about eight minutes
 	@$(BIN)/python -m pytest $(or $(ARGS),$(BY_FILE))
 
-test-all: #- the tests of make test, and of the five targets below
-	@$(MAKE) --no-print-directory test test-programs test-adapters test-vllm test-deepspeed test-pretrained ARGS=
+test-all: #- the tests of make test, and of the six targets below
+	@$(MAKE) --no-print-directory test test-docker test-programs test-adapters test-vllm test-deepspeed test-pretrained ARGS=
+
+test-docker: $(VENV)/.dev #- the tests that need a Docker engine
+	@$(BIN)/python -m pytest tests/with_docker $(or $(ARGS),$(BY_FILE))
 
 test-programs: $(VENV)/.dev .real-tasks/.stamp #- the examples, the benchmarks and the commands as programs
 	@$(BIN)/python -m pytest tests/programs $(or $(ARGS),$(BY_FILE))

@@ -62,23 +62,23 @@ IN_CONFORMANCE = {
 ELSEWHERE = {
     12: ["test_sandbox_local.py::test_many_processes_are_cleared"],
     21: ["test_sandbox_protocol.py::test_a_huge_length_is_refused_at_once_and_nothing_is_allocated"],
-    33: ["test_seccomp.py::test_a_call_is_denied"],
+    33: ["../with_docker/test_seccomp.py::test_a_call_is_denied"],
     38: [
-        "test_faults_life.py::test_a_lease_cancelled_anywhere_is_returned",
-        "../envs/test_code_containers.py::test_a_cancelled_episode_gives_its_box_back",
+        "../with_docker/test_faults_life.py::test_a_lease_cancelled_anywhere_is_returned",
+        "../with_docker/test_code_containers.py::test_a_cancelled_episode_gives_its_box_back",
     ],
     41: [
         "test_pool_rules.py::test_leases_are_served_in_the_order_in_which_they_came",
         "test_pool_rules.py::test_a_lease_that_gets_no_box_in_time_says_who_has_them",
     ],
-    42: ["test_pool.py::test_of_64_leases_at_once_few_boxes_are_made_at_a_time"],
-    48: ["test_pool.py::test_nothing_crosses_from_lease_to_lease"],
+    42: ["../with_docker/test_pool.py::test_of_64_leases_at_once_few_boxes_are_made_at_a_time"],
+    48: ["../with_docker/test_pool.py::test_nothing_crosses_from_lease_to_lease"],
     49: [
-        "../envs/test_code_checks.py::test_what_the_agent_planted_does_not_count",
-        "../envs/test_code_checks.py::test_a_wrong_submission_gets_nothing",
+        "../with_docker/test_code_checks.py::test_what_the_agent_planted_does_not_count",
+        "../with_docker/test_code_checks.py::test_a_wrong_submission_gets_nothing",
     ],
     50: [
-        "../envs/test_code_containers.py::test_a_box_that_is_lost_is_a_failed_episode",
+        "../with_docker/test_code_containers.py::test_a_box_that_is_lost_is_a_failed_episode",
         "../envs/test_code_env.py::test_a_box_that_is_lost_while_grading_is_a_failed_episode",
         "../envs/test_code_env.py::test_no_engine_is_a_failed_episode",
         "../envs/test_code_env.py::test_no_free_box_is_a_failed_episode",
@@ -91,7 +91,8 @@ TESTS = Path(__file__).parent
 
 def marked() -> set[int]:
     """The faults that decorators and `pytest.param(marks=...)` mark."""
-    sources = "".join(path.read_text() for path in TESTS.glob("test_*.py"))
+    rooms = (TESTS, TESTS.parent / "with_docker")
+    sources = "".join(path.read_text() for room in rooms for path in room.glob("test_*.py"))
     return {int(number) for number in re.findall(r"mark\.fault\((\d+)\)", sources)}
 
 

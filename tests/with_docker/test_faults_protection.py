@@ -9,7 +9,7 @@ import pytest
 from gymnast.sandbox import DockerExecutor, Limits, Status
 from gymnast.sandbox.docker.options import BoxOptions, container_config
 
-from .boxes import LIMITS, usable
+from ..sandbox.boxes import LIMITS, usable
 
 ATTEMPT = """
 import os, signal, socket, resource

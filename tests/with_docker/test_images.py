@@ -21,7 +21,7 @@ from gymnast.sandbox.docker.builds import build_dockerfile
 from gymnast.sandbox.docker.images import build, image_facts
 from gymnast.sandbox.images.digest import digest_of
 
-from .boxes import LIMITS
+from ..sandbox.boxes import LIMITS
 
 OURS = uuid.uuid4().hex  # on the images of this process: other processes test at the same time
 NAME = "localhost:5000/gymnast-test"  # a registry with a port, which is never contacted

@@ -18,7 +18,7 @@ import pytest
 from gymnast.sandbox import BwrapExecutor, DockerExecutor, Executor, Status
 from gymnast.sandbox.host.seccomp import default_seccomp
 
-from .boxes import LIMITS
+from ..sandbox.boxes import LIMITS
 
 ARCHITECTURE = {"x86_64": 0, "amd64": 0, "aarch64": 1, "arm64": 1}[platform.machine().lower()]
 RULES: list[dict[str, Any]] = json.loads(default_seccomp())["syscalls"]

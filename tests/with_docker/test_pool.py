@@ -22,8 +22,8 @@ from gymnast.sandbox import (
 )
 from gymnast.sandbox.docker.client import Launched
 
-from .boxes import own_containers, usable
-from .pools import at_rest, inner
+from ..sandbox.boxes import own_containers, usable
+from ..sandbox.pools import at_rest, inner
 
 pytestmark = [pytest.mark.usefixtures("nothing_left")]
 

@@ -22,8 +22,8 @@ from gymnast.sandbox import (
     Status,
 )
 
-from .boxes import LIMITS, eventually, usable
-from .test_hostile_supervisor import CounterfeitBox, encode
+from ..sandbox.boxes import LIMITS, eventually, usable
+from ..sandbox.test_hostile_supervisor import CounterfeitBox, encode
 
 FUNCTIONS = '''
 @_tool("echo", {"value": "value"})

@@ -28,7 +28,7 @@ from gymnast.sandbox import (
 from gymnast.sandbox.docker import guest_volume as guest_volumes
 from gymnast.sandbox.docker.snapshots import TEMPORARY
 
-from .boxes import containers_of, eventually
+from ..sandbox.boxes import containers_of, eventually
 
 LIMITS = Limits(memory="128m", pids=64)
 

@@ -8,9 +8,9 @@ import pytest
 
 from gymnast.sandbox import DockerExecutor, Engine, Limits, Status
 
-from . import faults
-from .boxes import LIMITS, usable
-from .faults import RealBox, docker_only
+from ..sandbox import faults
+from ..sandbox.boxes import LIMITS, usable
+from ..sandbox.faults import RealBox, docker_only
 
 kind, shared_box, box = faults.kind, faults.shared_box, faults.box
 

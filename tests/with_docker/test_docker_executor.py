@@ -13,7 +13,7 @@ import pytest
 from gymnast.sandbox import DEFAULT_IMAGE, DockerExecutor, Engine, Limits, Status
 from gymnast.sandbox.host.seccomp import default_seccomp
 
-from .boxes import LIMITS, eventually, usable
+from ..sandbox.boxes import LIMITS, eventually, usable
 
 # --- sessions ---------------------------------------------------------------------------------------------------
 

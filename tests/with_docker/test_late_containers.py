@@ -13,7 +13,7 @@ import pytest
 
 from gymnast.sandbox import DockerExecutor, Engine, EngineError, ExecutorPool, SandboxTimeoutError
 
-from .boxes import LIMITS, eventually, own_containers
+from ..sandbox.boxes import LIMITS, eventually, own_containers
 
 ENGINE = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
 

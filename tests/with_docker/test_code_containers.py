@@ -12,8 +12,8 @@ import pytest
 
 from gymnast.envs import CodeEnv, StopReason, tool, tool_call
 
+from ..envs.test_code_env import answer, one_box, play, python, told
 from ..sandbox.boxes import own_containers
-from .test_code_env import answer, one_box, play, python, told
 
 
 @pytest.mark.parametrize("where", ["tool", "grade"])

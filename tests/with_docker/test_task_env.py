@@ -24,7 +24,7 @@ from gymnast.envs import (
 from gymnast.envs.tasks.harbor import read_task
 from gymnast.sandbox import DockerBox, Limits
 
-from .test_harbor_tasks import FOLDER
+from ..envs.test_harbor_tasks import FOLDER
 
 LIMITS = Limits(memory="256m", pids=64)
 SUBMIT = tool_call("submit")

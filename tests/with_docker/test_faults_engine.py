@@ -28,7 +28,7 @@ from gymnast.sandbox import (
 )
 from gymnast.sandbox.docker.builds import build_dockerfile
 
-from .boxes import LIMITS, usable
+from ..sandbox.boxes import LIMITS, usable
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -195,7 +195,7 @@ async def test_without_an_engine_the_tests_are_skipped_and_in_ci_they_fail(requi
         "-rs",
         "-p",
         "no:cacheprovider",
-        "tests/sandbox/test_faults_protection.py",
+        "tests/with_docker/test_faults_protection.py",
     ]
     process = await asyncio.create_subprocess_exec(
         *command, "-k", "kill_minus_one or other_processes", cwd=ROOT, env=environment, stdout=subprocess.PIPE

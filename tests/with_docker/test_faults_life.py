@@ -17,9 +17,9 @@ import pytest
 
 from gymnast.sandbox import DockerExecutor, ExecutorPool, Limits, LocalExecutor, SandboxLostError, Status
 
-from . import faults
-from .boxes import LIMITS, containers_of, eventually, processes_of, usable
-from .faults import RealBox
+from ..sandbox import faults
+from ..sandbox.boxes import LIMITS, containers_of, eventually, processes_of, usable
+from ..sandbox.faults import RealBox
 
 LONG = 60.0  # seconds that a test must not take, whatever else the machine does
 
