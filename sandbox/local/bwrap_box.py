@@ -111,7 +111,7 @@ class BwrapBox(BwrapSandbox[BoxClient], SupervisedBox):
         if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
             raise EngineError(f"a box of bubblewrap needs {', '.join(missing)}, of the package util-linux")
         self._require_limits([name for name in not_held() if name not in _UNUSED])
-        await asyncio.to_thread(layers.reap_snapshots)
+        await asyncio.to_thread(layers.reap)
         self._layers = await asyncio.to_thread(layers.layers_of, self.image)
         self._guest_files = await asyncio.to_thread(layers.guest_folder)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
+import time
 import uuid
 from collections.abc import Callable
 from functools import cache
@@ -21,7 +23,8 @@ from ..images.host_image import GUEST_FOLDER, guest_recipe, make_guest, make_roo
 from ..images.image import DEFAULT_IMAGE
 from .bubblewrap import HOSTNAME, is_root
 
-_SNAPSHOT = "gymnast-snapshot-"  # begins the names of their folders; the process id of their owner follows
+_BOX, _SNAPSHOT = "gymnast-box-", "gymnast-snapshot-"  # begin the names of folders; the owner's process id follows
+_ENDING_SECONDS = 60.0  # for a box to end and its files to be removed, after its owner was killed
 _DEFAULT = "default-"
 _LAYERS = "layers"  # in a snapshot: a file with the folders below
 _FILES = "files"  # in a snapshot: the folder with its own files
@@ -69,7 +72,7 @@ def directory_of(layers: list[Path]) -> str:
 
 def new_box(layers: list[Path]) -> Path:
     """Make the folder of a box's own files upon these layers, to be the working directory of `mount_command`."""
-    folder = Path(tempfile.mkdtemp(prefix="gymnast-box-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_BOX}{os.getpid()}-"))
     for name in ("upper", "work", "root"):
         (folder / name).mkdir(mode=0o755)
     for number, layer in enumerate(layers):
@@ -127,13 +130,19 @@ def take_snapshot(folder: Path) -> Path:
 
 
 @cache
-def reap_snapshots() -> None:
-    """Remove the snapshots of this user's processes that are dead; once for each process."""
+def reap() -> None:
+    """Remove what this user's dead processes have left, snapshots above all; once for each process."""
     own = _USER if is_root() else os.geteuid()
-    for folder in Path(tempfile.gettempdir()).glob(f"{_SNAPSHOT}*"):
-        owner = folder.name.removeprefix(_SNAPSHOT).partition("-")[0]
-        if owner.isdigit() and not os.path.exists(f"/proc/{owner}") and folder.lstat().st_uid == own:
-            remove_folder(folder)
+    for folder in Path(tempfile.gettempdir()).iterdir():
+        match = re.match(f"(?:{_BOX}|{_SNAPSHOT})([0-9]+)-", folder.name)
+        if match is None or os.path.exists(f"/proc/{match[1]}"):
+            continue
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            status = folder.lstat()
+            # The guest of a dead process may still be ending.
+            is_ending = folder.name.startswith(_BOX) and time.time() - status.st_mtime < _ENDING_SECONDS
+            if status.st_uid == own and not is_ending:
+                remove_folder(folder)
 
 
 def _made(name: str, make: Callable[[Path], None]) -> Path:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gymnast.sandbox import Box, BoxImage, BwrapBox, EngineError, ImageError, Limits, Status
-from gymnast.sandbox.local.layers import reap_snapshots
+from gymnast.sandbox.local.layers import reap
 from gymnast.sandbox.testing.conformance import BOX_CHECKS, Check
 
 from .boxes import eventually
@@ -26,9 +27,8 @@ PACKAGES = str(Path(pytest.__file__).parents[1])
 
 
 def folders() -> set[Path]:
-    """The folders of boxes and snapshots that exist."""
-    found = Path(tempfile.gettempdir()).glob("gymnast-*")
-    return {path for path in found if path.name.startswith(("gymnast-box-", "gymnast-snapshot-"))}
+    """The folders of this process's boxes and snapshots."""
+    return set(Path(tempfile.gettempdir()).glob(f"gymnast-*-{os.getpid()}-*"))
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +158,8 @@ async def test_the_death_of_an_owner_ends_the_box_and_removes_its_files() -> Non
     await owner.wait()
     assert await eventually(lambda: not any(path.exists() for path in (box, *groups)), 5)
     assert snapshot.exists()
-    reap_snapshots.cache_clear()
-    reap_snapshots()  # as every first start in a process does
+    reap.cache_clear()
+    reap()  # as every first start in a process does
     assert not snapshot.exists()
 
 
