@@ -40,19 +40,19 @@ def test_an_agent_whose_history_is_compacted_learns_from_exact_tokens(tmp_path: 
     assert float(difference[1]) < 1e-4
 
 
-def without_docker(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def without_docker(example: str, *arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command("code_agent.py", *arguments),
+        command(example, *arguments),
         cwd=cwd,
-        env={**os.environ, "DOCKER_HOST": "unix:///nowhere", **environment},
+        env={**os.environ, "DOCKER_HOST": "unix:///nowhere", **variables},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=900,
     )
 
 
 def test_the_code_agent_needs_an_engine_or_bubblewrap_and_says_so_at_once(tmp_path: Path) -> None:
-    done = without_docker(cwd=tmp_path, PATH="/nowhere")
+    done = without_docker("code_agent.py", cwd=tmp_path, PATH="/nowhere")
     assert done.returncode == 1
     assert done.stdout == ""
     [said] = done.stderr.splitlines()
@@ -63,12 +63,13 @@ def test_the_code_agent_needs_an_engine_or_bubblewrap_and_says_so_at_once(tmp_pa
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("example", "sandbox"), [("code_agent", "BwrapExecutor"), ("task_agent", "BwrapBox")])
 @pytest.mark.usefixtures("bubblewrap")
-def test_the_code_agent_trains_without_docker(tmp_path: Path) -> None:
-    done = without_docker("--steps", "2", cwd=tmp_path)
+def test_agents_train_without_docker(example: str, sandbox: str, tmp_path: Path) -> None:
+    done = without_docker(f"{example}.py", "--steps", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "sandbox: BwrapExecutor" in done.stdout
-    summary = read_summary(tmp_path / "runs" / "code-agent-grpo-seed1")
+    assert f"sandbox: {sandbox}" in done.stdout
+    summary = read_summary(tmp_path / "runs" / f"{example.replace('_', '-')}-grpo-seed1")
     assert (summary["steps"], summary["failed_before"], summary["failed_after"]) == (2, 0, 0)
 
 
