@@ -16,7 +16,7 @@ import pytest
 from gymnast.sandbox import DockerExecutor, Limits, build_image
 from gymnast.sandbox.testing import conformance
 
-from .boxes import GRACE
+from ..sandbox.boxes import GRACE
 
 
 @pytest.fixture
