@@ -15,6 +15,7 @@ import errno
 import io
 import math
 import os
+import os
 import shlex
 import tarfile
 import uuid
@@ -198,9 +199,9 @@ class Box(Sandbox):
         """
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
-            tar.add(source, ".")
+            tar.add(source, ".", filter=lambda member: _owned_by(member, str(user)))
         place = shlex.quote(target)
-        script = f"mkdir -p -- {place} && tar -xof - -C {place} && chown -Rh {shlex.quote(str(user))} {place}"
+        script = f"mkdir -p -- {place} && tar -xpf - -C {place}"
         _check(await self.exec(["sh", "-c", script], input=buffer.getvalue(), user=0), target)
 
     async def copy_out(
@@ -262,6 +263,12 @@ def too_large(path: str, limit: int) -> SandboxFileError:
     return file_error(errno.EFBIG, path, f"it has over {limit} bytes, which is the limit of this call")
 
 
+def _owned_by(member: tarfile.TarInfo, user: str) -> tarfile.TarInfo:
+    member.uid, member.uname = (int(user), "") if user.isdigit() else (0, user)
+    member.gid, member.gname = 0, ""
+    return member
+
+
 def _unpack(tar: tarfile.TarFile, target: Path, exclude: Sequence[str]) -> list[str]:
     """Write the files and folders of a tar file, which may be hostile; return the names that were refused."""
     refused = []
@@ -279,5 +286,5 @@ def _unpack(tar: tarfile.TarFile, target: Path, exclude: Sequence[str]) -> list[
             place.write_bytes(file.read())
             place.chmod(member.mode & 0o777 | 0o600)
         else:
-            refused.append(f"{member.name}: it is no file")
+            refused.append(f"{'/'.join(parts)}: it is no file")
     return refused

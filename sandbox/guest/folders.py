@@ -140,8 +140,7 @@ class Unpacker:
             os.symlink(payload, os.fsencode(place))
             self._own(place)
         elif kind == "file":
-            _clear(place)
-            self._file = open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb")  # noqa: SIM115
+            self._file = open(_create(place), "wb")  # noqa: SIM115
             self._file.write(payload)
             self._own(self._file.fileno())
             os.fchmod(self._file.fileno(), mode)
@@ -167,6 +166,15 @@ class Unpacker:
     def _own(self, place: str | int) -> None:
         if self._owner is not None:
             os.chown(place, *self._owner, **({} if isinstance(place, int) else {"follow_symlinks": False}))
+
+
+def _create(place: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        return os.open(place, flags, 0o600)
+    except FileExistsError:
+        _clear(place)
+        return os.open(place, flags, 0o600)
 
 
 def _clear(place: str) -> None:

@@ -16,6 +16,8 @@ from .loop import Capture, Loop
 from .program import Launcher, Program
 
 _CHUNK = 1 << 16
+_MANY = 1 << 20  # bytes of a pipe that carries files, and of one read of it
+_SET_PIPE_SIZE = 1031  # of fcntl(2)
 _UNREAD = 1 << 20  # bytes of output that an open program may be ahead of its reader
 _END_OF_FILE = b"\x04"  # typed into a terminal
 _LOCK, _GET_PEER = 0x40045431, 0x5441  # TIOCSPTLCK and TIOCGPTPEER of ioctl(2)
@@ -161,6 +163,9 @@ class OpenProgram:
                     self.program = Program(loop, launcher, spec, streams, is_terminal=bool(terminal), work=work)
             failed.pop_all()
         self._input = Feeder(loop, ours)
+        if work is not None:
+            with contextlib.suppress(OSError):  # root's pipes are too large altogether
+                fcntl.fcntl(self._output, _SET_PIPE_SIZE, _MANY)
         os.set_blocking(self._output, False)
         loop.watch(self._output, self._read)
 
@@ -208,7 +213,7 @@ class OpenProgram:
 
     def _read(self) -> None:
         try:
-            data = os.read(self._output, _CHUNK)
+            data = os.read(self._output, _MANY)
         except BlockingIOError:
             return
         except OSError:  # the last process has left the terminal

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
-from gymnast.sandbox import Box, BoxImage, DockerBox
+from gymnast.sandbox import Box, BoxImage, DockerBox, ExecutionResult
 from gymnast.sandbox.testing.conformance import BOX_CHECKS, Check
 
 
@@ -20,6 +21,48 @@ async def usual(image: str) -> AsyncIterator[DockerBox]:
 async def bare(image: str, busybox: BoxImage) -> AsyncIterator[DockerBox]:
     async with DockerBox(image=busybox) as box:
         yield box
+
+
+class Narrow(Box):
+    """A box of somebody else's, which implements what it must: the rest is made of `exec`."""
+
+    def __init__(self) -> None:
+        self._inner = DockerBox()
+
+    def variant(self, **changes: Any) -> Narrow:
+        return Narrow()
+
+    async def start(self) -> None:
+        self._begin()
+        await self._inner.start()
+
+    async def exec(self, command: str | Sequence[str], **options: Any) -> ExecutionResult:
+        self._require_open()
+        return await self._inner.exec(command, **options)
+
+    async def close(self) -> None:
+        self._state = "closed"
+        await self._inner.close()
+
+
+@pytest.fixture(scope="module")
+async def narrow(image: str) -> AsyncIterator[Narrow]:
+    async with Narrow() as box:
+        yield box
+
+
+@pytest.mark.parametrize("check", [check for check in BOX_CHECKS if not check.needs], ids=str)
+async def test_what_a_box_has_by_default(check: Check[Box], narrow: Narrow) -> None:
+    await check(narrow)
+
+
+async def test_what_a_box_cannot_do_is_said_by_name(narrow: Narrow) -> None:
+    with pytest.raises(TypeError, match=r"Narrow cannot keep a program's streams: it lacks Capability\.STREAMS"):
+        narrow.open("true")
+    with pytest.raises(TypeError, match="SNAPSHOT"):
+        narrow.snapshot()
+    with pytest.raises(TypeError, match="IMAGES"):
+        Box.variant(narrow)
 
 
 @pytest.mark.parametrize("check", BOX_CHECKS, ids=str)
