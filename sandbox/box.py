@@ -15,7 +15,6 @@ import errno
 import io
 import math
 import os
-import os
 import shlex
 import tarfile
 import uuid
@@ -224,7 +223,7 @@ class Box(Sandbox):
             SandboxFileNotFoundError: there is no such file.
             SandboxFileTooLargeError: it has more than `limit` bytes.
         """
-        os.mkdir(target)
+        os.makedirs(target, exist_ok=True)
         place, packed = shlex.quote(source), f"/tmp/.gymnast-{uuid.uuid4().hex}"
         script = f"test -e {place} || exit {_ABSENT}; test -d {place} && what=. && cd {place} || "
         script += f"{{ what=$(basename -- {place}) && cd -- $(dirname -- {place}); }}; tar -cf {packed} -- $what"

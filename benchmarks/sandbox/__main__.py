@@ -60,6 +60,15 @@ FIGURES = (
     Figure(key="used_boxes", name="  leases with a used box", unit="%", target=60, at_least=True, peers=False),
     Figure(key="slow_images", name="added to leases by 4 slow images", unit="ms", target=50, peers=False),
     Figure(key="folder", name="added by an image's folder of 200 MB", unit="ms", target=50, peers=False),
+    Figure(key="box_stream", name="a box: through the guest to `cat` and back p50", unit="ms", target=1, peers=False),
+    Figure(key="box_program", name="  exec of /bin/true p50", unit="ms", target=None, peers=False),
+    Figure(key="session_program", name="  a session of Bash runs /bin/true p50", unit="ms", target=None, peers=False),
+    Figure(key="box_cold_start", name="  cold start p50", unit="ms", target=None, peers=False),
+    Figure(key="box_cold_start_ratio", name="  beside that of a DockerExecutor", unit="x", target=1.2, peers=False),
+    Figure(key="copy_in", name="  10,000 files of 100 MB into it", unit="s", target=2, peers=False),
+    Figure(key="copy_out", name="  and out of it", unit="s", target=2, peers=False),
+    Figure(key="snapshot", name="  snapshot after 1 MB of changes", unit="ms", target=None, peers=False),
+    Figure(key="fork_ratio", name="  snapshot and 8 boxes, each beside a start", unit="x", target=1.5, peers=False),
 )
 
 

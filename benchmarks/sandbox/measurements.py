@@ -17,6 +17,7 @@ from .child import BOXES
 from .echo import echo_rate, echo_seconds, start_seconds
 from .images import folder, many_images, slow_images
 from .left_behind import LeftBehind, containers_of, own_containers
+from .machines import machines
 from .processes import left_after_kill, output_of
 
 CHILD = [sys.executable, "-m", "benchmarks.sandbox.child"]
@@ -205,6 +206,7 @@ MEASUREMENTS: tuple[Callable[[bool], Awaitable[Values]], ...] = (
     many_images,
     slow_images,
     folder,
+    machines,
 )
 
 

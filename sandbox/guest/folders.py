@@ -13,7 +13,7 @@ import math
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 from .protocol import PIECE, Decoder, encode
 
@@ -84,7 +84,7 @@ class Unpacker:
         target: the folder.
         owner: the user and group of what is written; None for the process's own.
         limit: bytes, and at least 1,000 for each name. If it is given, the stream may be hostile: only files and
-            folders are written, inside of the target, and without special modes.
+            folders are written, inside of the target, and without special modes or times.
     """
 
     def __init__(self, target: str, owner: tuple[int, int] | None = None, limit: float = math.inf) -> None:
@@ -95,8 +95,7 @@ class Unpacker:
         self._left = limit
         self._guarded = limit < math.inf
         self._decoder = Decoder(max_payload=PIECE)
-        self._file: BinaryIO | None = None
-        self._place, self._when = "", 0.0  # of the file
+        self._file, self._when = -1, 0.0  # the descriptor of the file that is being written, and its time
         self._folders: list[tuple[str, int, float]] = []
         if not os.path.isdir(target):
             os.makedirs(target)
@@ -110,10 +109,9 @@ class Unpacker:
                 raise FolderError(errno.EFBIG, "there is more than the limit of this call")
             raise_error(header)
             if header.get("more"):
-                if self._file is not None:
-                    self._file.write(payload)
+                self._write(payload)
                 continue
-            self._close_file()
+            self.close()
             self.at_end = bool(header.get("end"))
             if self.at_end:
                 self._finish()
@@ -140,41 +138,46 @@ class Unpacker:
             os.symlink(payload, os.fsencode(place))
             self._own(place)
         elif kind == "file":
-            self._file = open(_create(place), "wb")  # noqa: SIM115
-            self._file.write(payload)
-            self._own(self._file.fileno())
-            os.fchmod(self._file.fileno(), mode)
-            self._place, self._when = place, when
+            self._file, self._when = _create(place, mode), when
+            self._write(payload)
+            self._own(self._file)
+            if not self._guarded:  # which the mask of new files, and a new owner, have changed
+                os.fchmod(self._file, mode)
 
     def close(self) -> None:
-        """Close the file that is being written."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """End the file that is being written."""
+        if self._file >= 0:
+            try:
+                if not self._guarded:
+                    os.utime(self._file, (self._when, self._when))
+            finally:
+                os.close(self._file)
+                self._file = -1
 
-    def _close_file(self) -> None:
-        if self._file is not None:
-            self.close()
-            os.utime(self._place, (self._when, self._when))
+    def _write(self, payload: bytes) -> None:
+        rest = memoryview(payload)
+        while rest and self._file >= 0:
+            rest = rest[os.write(self._file, rest) :]
 
     def _finish(self) -> None:
         for place, mode, when in reversed(self._folders):
             self._own(place)
             os.chmod(place, mode)
-            os.utime(place, (when, when))
+            if not self._guarded:
+                os.utime(place, (when, when))
 
     def _own(self, place: str | int) -> None:
         if self._owner is not None:
             os.chown(place, *self._owner, **({} if isinstance(place, int) else {"follow_symlinks": False}))
 
 
-def _create(place: str) -> int:
+def _create(place: str, mode: int) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
-        return os.open(place, flags, 0o600)
+        return os.open(place, flags, mode)
     except FileExistsError:
         _clear(place)
-        return os.open(place, flags, 0o600)
+        return os.open(place, flags, mode)
 
 
 def _clear(place: str) -> None:
