@@ -103,6 +103,9 @@ class Answers(EngineAnswers):
         if self.path.endswith("/info"):
             self.answer(200, {"SystemTime": "2001-09-09T01:46:40.123456789Z"})  # its clock is years behind
             return
+        if "/images/json" in self.path or "/volumes" in self.path:
+            self.answer(200, [] if "/images" in self.path else {"Volumes": None})
+            return
         if self.path.endswith("/json") and "/containers/json" not in self.path:
             number = self.path.split("/")[-2]
             there = number not in self.removed

@@ -90,11 +90,14 @@ def traced_step(folder: Path | str) -> StepPath:
         sys.setprofile(function)
 
     callbacks, gc.callbacks[:] = [*gc.callbacks], []  # the library's clock of collections, if another test needed it
+    gc.collect()
+    gc.disable()  # else things that other tests have left would end within the step
     try:
         run_in_loop(profile(path))
         sys.setprofile(path)
         trainer.train()
     finally:
+        gc.enable()
         gc.callbacks[:] = callbacks
         sys.setprofile(None)
         run_in_loop(profile(None))

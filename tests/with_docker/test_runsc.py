@@ -29,14 +29,9 @@ def engine_with_gvisor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         runsc = {"path": shutil.which("runsc"), "runtimeArgs": ["--network=none"]}  # a box has no network anyway
         (folder / "daemon.json").write_text(json.dumps({"runtimes": {"runsc": runsc}}))
         places = {"config-file": "daemon.json", "data-root": "data", "exec-root": "exec", "pidfile": "pid"}
-        command = [
-            "dockerd",
-            "--host",
-            f"unix://{folder}/socket",
-            "--bridge=none",
-            "--iptables=false",
-            "--ip6tables=false",
-        ]
+        # In a network namespace of its own: with --bridge=none it would remove the bridge of the machine's engine.
+        command = ["unshare", "--net", "dockerd", "--host", f"unix://{folder}/socket", "--bridge=none"]
+        command += ["--iptables=false", "--ip6tables=false"]
         command += [f"--{option}={folder / place}" for option, place in places.items()]
         with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as dockerd:
             try:
