@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -173,7 +172,7 @@ class SlowToLoad(ScriptedGenerator):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(lambda request: call_ids("left" if request.seed % 2 else "right"))
         self.clock = clock
-        self.awaited: defaultdict[int, threading.Event] = defaultdict(threading.Event)  # by version
+        self.awaited = [threading.Event() for _ in range(4)]  # by version
 
     def load_weights(self, model: Any, version: int) -> None:
         assert version == 0 or self.awaited[version].wait(SECONDS)

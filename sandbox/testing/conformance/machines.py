@@ -244,8 +244,8 @@ async def an_open_program_ends_with_its_block(box: Box) -> None:
 async def an_open_program_is_signalled(box: Box) -> None:
     """A signal reaches the program and its children."""
     # A child that is not yet another program may swallow the signal.
-    script = "trap 'echo caught' TERM; sleep 606 & until grep -q sleep /proc/$!/comm; do :; done; echo ready; "
-    script += "wait; wait; echo went on; sleep 607"
+    script = "trap 'c=1; echo caught' TERM; sleep 606 & until grep -q sleep /proc/$!/comm; do :; done; echo ready; "
+    script += 'wait; until [ "$c" ]; do :; done; wait; echo went on; sleep 607'  # the child may end first
     async with box.open(script) as process:
         await _read(process, 6)
         await process.signal(15)
