@@ -66,6 +66,7 @@ async def require_sound(box: Box) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)  # which the guest of a container does not inherit
     assert int(guest[16]) in (0, own)
     assert guest[38] == b"0"  # the scheduling policy
+    score = b""
     for _ in range(20):  # the process that reads it may have been started with a higher one a moment ago
         if (score := (await box.read_file("/proc/1/oom_score_adj")).strip()) == b"0":
             break
