@@ -131,10 +131,19 @@ class Connection(asyncio.Protocol):
         self._transport.abort()  # do not wait until requests are written that the box will never read
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, OSError) and self.lost is None:  # a write has failed: the guest may have said why
+            self._read_rest()
         self.ended = self.lost is None
         if self.ended and self.on_end is not None:
             self.on_end()
         self._fail(self.stderr or (str(exc) or repr(exc) if exc else "it has ended"))
+
+    def _read_rest(self) -> None:
+        assert self._transport is not None
+        number = self._transport.get_extra_info("socket").fileno()
+        with contextlib.suppress(OSError):
+            while data := os.read(number, 1 << 16):
+                self.data_received(data)
 
     def _receive(self, data: bytes) -> None:
         for header, payload in self._decoder.feed(data):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import socket
 import struct
 import tracemalloc
 from pathlib import Path
@@ -163,3 +165,17 @@ def test_the_guest_needs_python_3_8_and_the_standard_library_only(file: Path) ->
     }  # fmt: skip
     assert absolute <= modules_of_python_3_8
     assert len(tree.body) == 1 or any(node.module == "__future__" for node in imports)
+
+
+async def test_the_last_words_of_a_guest_that_does_not_read_its_program_are_kept() -> None:
+    ours, theirs = socket.socketpair()
+    words = b"exec python3 failed"
+    loop = asyncio.get_running_loop()
+    _, conn = await loop.create_connection(lambda: connection.AttachedConnection(SMALL), sock=ours)
+    theirs.sendall(b"\2\0\0\0" + len(words).to_bytes(4, "big") + words)
+    theirs.close()
+    ended = asyncio.Event()
+    conn.on_end = ended.set
+    conn.send_raw(b"program")
+    await asyncio.wait_for(ended.wait(), 5)
+    assert conn.stderr == conn.lost == words.decode()
