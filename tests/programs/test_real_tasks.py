@@ -1,4 +1,4 @@
-"""The real tasks of harness-bench-fast are fit: each solution earns 1, and doing nothing earns 0.
+"""The real tasks of harness-bench-fast are fit but for one: each solution earns 1, and doing nothing earns 0.
 
 `make test-programs` draws forty of them, `make test-long` takes all.
 """
@@ -24,6 +24,7 @@ from gymnast.sandbox.docker.builds import build_dockerfile
 
 PACKAGES = Path(__file__).resolve().parents[2] / ".real-tasks"
 IMAGE = "gymnast-real-tasks:latest"
+UNFIT = "task_335_adv_missing_config_file"  # its tests accept "an honest deferral": doing nothing earns 1
 EXPORT = "import sys; from harness_bench.harbor_export import export_harbor_dataset as export; export(sys.argv[1])"
 DOCKERFILE = """FROM gymnast-sandbox:latest
 COPY packages /packages
@@ -61,24 +62,26 @@ def folder(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     subprocess.run(["docker", "rmi", IMAGE], check=True, capture_output=True)
 
 
-def check(folder: Path, *options: str) -> dict[str, Any]:
+def check(folder: Path, *options: str, count: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "gymnast.cli", "check", "--tasks", str(folder), "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1700)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout)
+    found = json.loads(done.stdout)
+    assert len(found["tasks"]) == count
+    others = [task for task in found["tasks"] if (task["null"], task["oracle"], task["fault"]) != (0.0, 1.0, "")]
+    assert all((task["task"], task["fault"]) == (UNFIT, "doing nothing earns 1") for task in others), others
+    assert done.returncode == bool(others), done.stderr
+    assert len(found["fit"]) == count - len(others)
+    return found
 
 
 def test_forty_real_tasks_are_fit(folder: Path, tmp_path: Path) -> None:
-    found = check(folder, "--sample", "40")
-    assert len(found["fit"]) == len(found["tasks"]) == 40
-    assert {(task["null"], task["oracle"]) for task in found["tasks"]} == {(0.0, 1.0)}
+    found = check(folder, "--sample", "40", count=40)
     (tmp_path / "fit.json").write_text(json.dumps(found))
     assert {row["task"] for row in harbor_tasks(folder, fit=tmp_path / "fit.json")} == set(found["fit"])
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_all_real_tasks_are_fit(folder: Path) -> None:
-    found = check(folder)
-    assert len(found["fit"]) == len(found["tasks"]) == 351
-    assert {(task["null"], task["oracle"]) for task in found["tasks"]} == {(0.0, 1.0)}
+def test_all_real_tasks_but_one_are_fit(folder: Path) -> None:
+    found = check(folder, count=351)
+    assert UNFIT not in found["fit"]
