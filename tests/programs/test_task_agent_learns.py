@@ -23,9 +23,9 @@ SUMMARY = {
 }
 
 
-def snapshots_of(pid: int) -> list[str]:
-    listing = ["docker", "images", "-q", "--filter", f"label={LABEL}.pid={pid}"]
-    return subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split()
+def owned(listing: str, pid: int) -> list[str]:
+    command = ["docker", listing, "-q", "--filter", f"label={LABEL}.pid={pid}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
 async def reap_all() -> None:
@@ -51,7 +51,7 @@ def test_the_task_agent_learns_and_leaves_nothing(image: str, tmp_path: Path) ->
         finally:
             process.kill()
     assert process.returncode == 0, printed
-    assert containers_of(process.pid) == snapshots_of(process.pid) == []
+    assert containers_of(process.pid) == owned("images", process.pid) == []
     folder = tmp_path / "runs" / "task-agent-grpo-seed1"
     summary = read_summary(folder)
     assert summary.keys() == SUMMARY
@@ -67,9 +67,9 @@ def test_the_task_agent_learns_and_leaves_nothing(image: str, tmp_path: Path) ->
 def test_a_killed_training_on_tasks_leaves_nothing(image: str, tmp_path: Path) -> None:
     with subprocess.Popen(command("task_agent.py", "--steps", "1"), cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
         try:
-            wait(lambda: containers_of(process.pid) and snapshots_of(process.pid), 400)
+            wait(lambda: owned("ps", process.pid) and owned("images", process.pid), 400)
         finally:
             process.kill()
-    wait(lambda: not containers_of(process.pid), 30)
-    asyncio.run(reap_all())  # as the next process does that opens an engine
-    assert snapshots_of(process.pid) == []
+    wait(lambda: not owned("ps", process.pid), 30)  # boxes end with their owner
+    asyncio.run(reap_all())  # as the next process that opens an engine does, for boxes that had not begun, and images
+    assert containers_of(process.pid) == owned("images", process.pid) == []
