@@ -16,7 +16,6 @@ from ...envs import (
     EpisodeLimits,
     ScriptedPolicy,
     TaskEnv,
-    UnfitTaskError,
     episode_specs,
     play_episode,
     tool_call,
@@ -88,7 +87,7 @@ async def check_tasks(
             found = TaskCheck(task=folder.name)
             try:
                 await _check(folder, found, box)
-            except (UnfitTaskError, SandboxError) as error:
+            except (ValueError, OSError, SandboxError) as error:  # one broken task leaves the others
                 found.fault = str(error)
             shown(found)
             return found

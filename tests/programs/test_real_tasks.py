@@ -65,6 +65,7 @@ def folder(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
 def check(folder: Path, *options: str, count: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "gymnast.cli", "check", "--tasks", str(folder), "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1700)
+    assert done.returncode in (0, 1), done.stderr
     found = json.loads(done.stdout)
     assert len(found["tasks"]) == count
     others = [task for task in found["tasks"] if (task["null"], task["oracle"], task["fault"]) != (0.0, 1.0, "")]
