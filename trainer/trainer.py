@@ -239,11 +239,7 @@ class AgentTrainer(WritesModelCard):
 
     @contextmanager
     def _playing(self) -> Iterator[None]:
-        """Open a context in which episodes of no training round are in flight.
-
-        Raises:
-            RuntimeError: the weights will be sharded when training begins; until then a process may not have them.
-        """
+        """Open a context in which no episode of a training round is in flight; sharded weights must be in place."""
         if self.processes.share_weights and not is_sharded(self.player.model):
             raise RuntimeError("sharded weights are in place once train() has begun: to play before, set eval_on_start")
         with self._alone(), self.watchdog.playing():

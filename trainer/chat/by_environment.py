@@ -40,12 +40,7 @@ def chat_formats(
 
 
 def check_names(names: Iterable[str | None], tool_format: GivenFormats, chat_templates: Any) -> None:
-    """Check that formats and templates are given by names of environments.
-
-    Raises:
-        TypeError: `chat_templates` is not a dict.
-        ConfigurationError: a name is not that of an environment.
-    """
+    """Raise a TypeError if `chat_templates` is no dict, a ConfigurationError if a name is of no environment."""
     if not isinstance(chat_templates, Mapping | None):
         raise TypeError(
             f"chat_templates must be a dict from names of environments to templates, got {chat_templates!r}; set "

@@ -230,11 +230,7 @@ class ChatFormat:
         return text_before(text, stop, len(self.template.decode(sampled_ids[:given]))) if stop else text
 
     def check_tools(self, tools: Sequence[ToolSchema]) -> None:
-        """Check that these tools can be shown to the model and that its calls can be read.
-
-        Raises:
-            ConfigurationError: it cannot.
-        """
+        """Raise a ConfigurationError unless these tools can be shown to the model, and its calls can be read."""
         if not tools or self._prompted is not None:
             return
         names = [tool["function"]["name"] for tool in tools]

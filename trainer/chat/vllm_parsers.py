@@ -34,10 +34,8 @@ def vllm_tool_format(
 ) -> VLLMToolFormat:
     """Return the tool parser that vLLM's `--tool-call-parser` takes by this name, if it fits the chat template.
 
-    `probe` is a prompt, and the answer that calls `PROBE_CALL`, as the template renders it.
-
-    Raises:
-        ConfigurationError: vLLM is missing or has no such parser, or the parser does not fit the model.
+    `probe` is a prompt, and the answer that calls `PROBE_CALL`, as the template renders it. Raise a ConfigurationError
+    if vLLM is missing or has no such parser, or the parser does not fit the model.
     """
     check_vllm()
     given = f"tool_format={VLLM_PREFIX + name!r}"

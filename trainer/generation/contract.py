@@ -141,13 +141,9 @@ class SharedGenerator(Generator):
 def check_request(
     request: GenerationRequest, vocab_size: int, *, generator: Generator, takes_images: bool = False
 ) -> None:
-    """Check a request to a generator.
+    """Raise a ValueError if a generator cannot take a request.
 
     On an accelerator a token outside the vocabulary would end the process.
-
-    Raises:
-        ValueError: the prompt is empty or has an image that the generator does not take, max_tokens is below 1, or a
-            token is not in the vocabulary.
     """
     prompt = request.prompt
     if not prompt or request.max_tokens < 1:

@@ -57,11 +57,7 @@ class Comparison:
         return any(max(turn) - min(turn) > 1e-8 for turn in turns)  # as in the metric `frac_reward_zero_std`
 
     def check(self, episodes: Iterable[Episode]) -> None:
-        """Check that the estimator can take the returns of these episodes: `max_rl` divides by their mean.
-
-        Raises:
-            ValueError: one is negative, so the returns are not rates of success; the message names the task.
-        """
+        """Raise a ValueError if a return is negative and the estimator is `max_rl`, which divides by their mean."""
         if self.advantage_estimator != "max_rl":
             return
         for episode in episodes:

@@ -39,11 +39,7 @@ def move_checkpoints_aside(folder: str | Path | None, *, after: int | None = Non
 
 
 def newest_whole_checkpoint(folder: str | Path | None) -> str:
-    """Return the newest checkpoint in a folder that was saved to its end.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the newest checkpoint in a folder that was saved to its end; raise a ValueError if there is none."""
     for _, path in _checkpoints(folder):
         if _is_whole(path):
             return str(path)
@@ -52,11 +48,7 @@ def newest_whole_checkpoint(folder: str | Path | None) -> str:
 
 
 def step_of(checkpoint: str | Path) -> int:
-    """Return the number of optimiser steps before a checkpoint.
-
-    Raises:
-        ValueError: training cannot go on from this folder.
-    """
+    """Return the number of optimiser steps before a checkpoint; raise a ValueError if training cannot go on from it."""
     path = Path(checkpoint)
     if not path.is_dir():
         there = ", ".join(other.name for _, other in _checkpoints(path.parent)) or "none"
@@ -84,11 +76,7 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def check_plan(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Check that a training may go on from a checkpoint: another schedule would play other tasks.
-
-    Raises:
-        ValueError: the checkpoint is one of other tasks, or of rounds of another size.
-    """
+    """Raise a ValueError if a checkpoint has another schedule, which would play other tasks or rounds."""
     path = folder / PLAN
     if not path.is_file():
         return

@@ -25,10 +25,8 @@ def evaluated(
 ) -> tuple[dict[str, float], list[Episode]]:
     """Return the metrics of an evaluation, without a prefix, and its episodes; the processes share its tasks.
 
-    The temperature is `eval_temperature` by default, or else the training temperature; 0 is greedy.
-
-    Raises:
-        RolloutError: more than `max_failure_rate` of the episodes failed.
+    The temperature is `eval_temperature` by default, or else the training temperature; 0 is greedy. Raise a
+    RolloutError as `check_evaluation` does.
     """
     started = time.perf_counter()
     if temperature is None:

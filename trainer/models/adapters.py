@@ -18,11 +18,7 @@ from .internals import takes_images
 
 
 def adapter_config(peft_config: Any) -> Any:
-    """Return the configuration of an adapter; a dict is a `peft.LoraConfig`'s.
-
-    Raises:
-        TypeError: it is of the wrong kind, or `peft.LoraConfig` has no such argument.
-    """
+    """Return the configuration of an adapter; a dict is a `peft.LoraConfig`'s. Raise a TypeError for a wrong one."""
     if peft_config is None:
         return None
     with needs_extra("peft", "peft_config"):

@@ -134,8 +134,7 @@ def backend_of(processor: Any) -> str | None:
 def freeze_vision(model: nn.Module) -> None:
     """Leave the vision tower as it is: no gradient, and no activation is kept for one. The projector still trains.
 
-    Raises:
-        ConfigurationError: no weight of the tower is in training, or the model has no tower.
+    Raise a ConfigurationError if no weight of the tower is in training, or the model has no tower.
     """
     inner: Any = inner_model(model)
     tower = inner.get_encoder(modality="image")

@@ -32,11 +32,7 @@ def without_thought(message: Message) -> Message:
 
 
 def check_room(budgets: TokenBudgets) -> None:
-    """Check that `max_turn_tokens` can decide when a function of `compact=` rewrites the history.
-
-    Raises:
-        ConfigurationError: it is not set, or is not less than the context.
-    """
+    """Raise a ConfigurationError unless `max_turn_tokens` is below the context: it decides when `compact=` rewrites."""
     longest, context = budgets.max_turn_tokens, budgets.max_model_len
     if longest is None or longest >= context:
         raise ConfigurationError(

@@ -49,10 +49,8 @@ class EpisodePlayer:
     ) -> list[Episode]:
         """Play the episodes of these specs, at the training temperature by default.
 
-        `on_episode` is called with each episode as soon as its reward is known.
-
-        Raises:
-            asyncio.CancelledError: `cancel` was called meanwhile; every environment is closed.
+        `on_episode` is called with each episode as soon as its reward is known. Raise an `asyncio.CancelledError` if
+        `cancel` was called meanwhile; every environment is closed.
         """
         engine = self.engine
         if temperature is not None:
@@ -78,11 +76,7 @@ class EpisodePlayer:
         return PartialState().num_processes > 1 and (self.generator.is_shared or is_sharded(self.model))
 
     def send_weights(self) -> None:
-        """Load the weights into the generator, unless it has them already.
-
-        Raises:
-            Exception: any exception of `load_weights`, here or in the process that sends.
-        """
+        """Load the weights into the generator, unless it has them; an error is raised in all that send together."""
         # PyTorch counts writes to a tensor, but misses those of some optimisers. The state is read before the weights:
         # if they change meanwhile, they must be loaded again.
         state = self.step(), sum(parameter._version for parameter in self.model.parameters())
@@ -103,11 +97,7 @@ class EpisodePlayer:
         return any(gather_object([here])) if self.sends_together else here
 
     def wait_for(self, work: Callable[[], Awaitable[Result]]) -> Result:
-        """Await this in the engine's event loop.
-
-        Raises:
-            asyncio.CancelledError: `cancel` was called meanwhile.
-        """
+        """Await this in the engine's event loop; raise an `asyncio.CancelledError` if `cancel` was called meanwhile."""
         return run_in_loop(self._cancellable(work))
 
     async def _cancellable(self, work: Callable[[], Awaitable[Result]]) -> Result:
@@ -128,12 +118,9 @@ class EpisodePlayer:
         temperature: float | None = None,
         seed: int | None = None,
     ) -> list[Episode]:
-        """Play `count` episodes of each row, or of the rows at these indices.
+        """Play `count` episodes of each row, or of the rows at these indices; a row that is no mapping is a TypeError.
 
         Seeds depend on a row's place among all rows, not on which of them are played here.
-
-        Raises:
-            TypeError: a row is not a mapping.
         """
         seed = self.seed if seed is None else seed
         specs: list[EpisodeSpec] = []

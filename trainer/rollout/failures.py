@@ -124,11 +124,7 @@ class FailureWatch:
 
 
 def check_evaluation(episodes: Sequence[Episode], max_failure_rate: float) -> None:
-    """Check that enough episodes of an evaluation have a reward.
-
-    Raises:
-        RolloutError: more than `max_failure_rate` of them failed, or none has a reward.
-    """
+    """Raise a RolloutError if more than `max_failure_rate` of the episodes failed, or none has a reward."""
     failed = sum(episode.failure is not None for episode in episodes)
     report = f"{lost_episodes(episodes, {})}{_traceback(episodes)}"
     if failed > max_failure_rate * len(episodes):

@@ -69,21 +69,13 @@ class GroupSource(ABC):
         """Write the episodes into the checkpoint of this step that could not be played again."""
 
     def load(self, folder: Path) -> None:  # noqa: B027
-        """Read the episodes that `save` wrote.
-
-        Raises:
-            ValueError: this training cannot continue with these episodes.
-        """
+        """Read the episodes that `save` wrote; raise a ValueError if this training cannot continue with them."""
 
     def close(self) -> None:  # noqa: B027
         """End all episodes in flight."""
 
     def conclude(self, episodes: Sequence[Episode]) -> None:
-        """Give episodes that are over their final rewards.
-
-        Raises:
-            ValueError: the advantage estimator cannot take them.
-        """
+        """Give episodes that are over their final rewards; raise a ValueError if the estimator cannot take them."""
         if self.penalty.buffer:
             self.penalty.charge(episodes)
         self.settings.comparison.check(episodes)

@@ -31,8 +31,7 @@ class RoundReport:
     ) -> None:
         """Report a round, with the metrics of its scoring, and the time since it was asked for.
 
-        Raises:
-            RolloutError: too many episodes were lost in the last rounds.
+        Raise a RolloutError as `FailureWatch.add_round` does.
         """
         self._watch(played, scored, rejected=means.get("mismatch/rejected", (0.0, 0))[0])
         for name, (mean, weight) in means.items():

@@ -210,11 +210,7 @@ class TokenConversation:
             )
 
     def _check_room(self, trace: TokenTrace, new: int = 0, *, whole: bool = False) -> None:
-        """Check that an answer can follow so many new tokens of this trace; `whole` is as in `observe`.
-
-        Raises:
-            LimitReachedError: it cannot.
-        """
+        """Raise a LimitReachedError unless an answer can follow so many new tokens; `whole` is as in `observe`."""
         budgets, length = self._policy.budgets, len(trace) + new
         room, reason = self._room(trace)
         if whole and length + (budgets.max_turn_tokens or 0) > budgets.max_model_len:

@@ -19,12 +19,9 @@ from ..rollout.overlap.turn_gate import TurnGate
 
 
 def check_generator(args: AgentConfig, generator: Generator | None) -> None:
-    """Check a generator that was given, and warn of options that only the trainer's own generators read.
+    """Raise a TypeError or ValueError if a given generator does not fit; warn of options that only the trainer's read.
 
-    Raises:
-        TypeError: it is no `Generator`.
-        ValueError: it shares the weights in training, and with `max_staleness` they change while it samples; or it
-            samples with a copy in another precision than the trainer's.
+    It may not share weights in training that change while it samples, nor compute in another precision.
     """
     if generator is None:
         return
@@ -53,11 +50,7 @@ def check_generator(args: AgentConfig, generator: Generator | None) -> None:
 
 
 def check_sharding(args: AgentConfig, generator: Generator | None) -> None:
-    """Check that the weights can be sharded as accelerate was told, and that no generator samples with parts of them.
-
-    Raises:
-        ConfigurationError: the generator is `transformers`, or an option of DeepSpeed does not work here.
-    """
+    """Raise a ConfigurationError if weights cannot be sharded as accelerate was told, or a generator gets parts."""
     check_deepspeed(args)
     with_model = args.generator == "transformers" if generator is None else isinstance(generator, TransformersGenerator)
     if shards_weights(args) and with_model:
@@ -68,11 +61,7 @@ def check_sharding(args: AgentConfig, generator: Generator | None) -> None:
 
 
 def check_images(args: AgentConfig, images: ImageEncoder | None) -> None:
-    """Check that a model takes images if an option needs them.
-
-    Raises:
-        ConfigurationError: it takes none.
-    """
+    """Raise a ConfigurationError if an option needs images and the model takes none."""
     needing = [name for name in ("freeze_vision", "max_image_pixels") if getattr(args, name)]
     if images is None and needing:
         raise ConfigurationError(
@@ -82,11 +71,7 @@ def check_images(args: AgentConfig, images: ImageEncoder | None) -> None:
 
 
 def check_model_can_be_sharded(args: AgentConfig, model: PreTrainedModel) -> None:
-    """Check that a model can be sharded as DeepSpeed was told.
-
-    Raises:
-        ConfigurationError: ZeRO-3 would shard an adapter, which cannot be merged into parts of weights.
-    """
+    """Raise a ConfigurationError if ZeRO-3 would shard an adapter, which cannot be merged into parts of weights."""
     if zero_stage(args) == 3 and has_adapter(model):
         raise ConfigurationError(
             "ZeRO-3 does not work with an adapter, which generators get merged into the weights: use FSDP2 "
@@ -109,10 +94,8 @@ def make_generator(
 ) -> Generator:
     """Return the generator that was given, or make that of the configuration.
 
-    With `max_staleness`, it lets the training decide when turns begin.
-
-    Raises:
-        ConfigurationError: vLLM is missing or too old, or a server does not fit this configuration.
+    With `max_staleness`, it lets the training decide when turns begin. Raise a ConfigurationError if vLLM is missing or
+    too old, or a server does not fit this configuration.
     """
     made = _make(model, args, images, pad_id=pad_id, max_model_len=max_model_len) if given is None else given
     return TurnGate(made) if args.max_staleness else made
@@ -121,11 +104,7 @@ def make_generator(
 def _make(
     model: PreTrainedModel, args: AgentConfig, images: ImageEncoder | None, *, pad_id: int, max_model_len: int
 ) -> Generator:
-    """Make the generator of a configuration. vLLM is imported only for a generator that needs it.
-
-    Raises:
-        ConfigurationError: vLLM is missing or too old, or a server does not fit this configuration.
-    """
+    """Make the generator of a configuration. vLLM is imported only for a generator that needs it."""
     if args.generator == "transformers":
         copies = args.max_staleness > 0  # episodes are played while the weights in training change
         dtype = _precision(args) if copies else None  # shared weights compute as the trainer does

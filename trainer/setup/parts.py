@@ -92,12 +92,8 @@ class Parts:
     def read_weights(self, scorer: Scorer, processes: Processes) -> ReferenceSync | None:
         """Give the scorer all that depends on the weights; return the updates of the reference.
 
-        That is the output head, the reference if the loss needs one, and the default of `max_tokens_per_batch`.
-
-        The model must be on its device, and sharded if it will be.
-
-        Raises:
-            ValueError: the reference is an adapter, which has no copied weights to update.
+        That is the output head, the reference if the loss needs one, and the default of `max_tokens_per_batch`. The
+        model must be on its device, and sharded if it will be. Raise a ValueError if an adapter is to be updated.
         """
         config, model, head = self.config, self.model, OutputHead.of(self.model)
         reference = Reference(model, head, in_place=processes.in_lockstep) if config.beta else None
@@ -129,11 +125,7 @@ def checked(
     known: Collection[str],
     callbacks: Any,
 ) -> tuple[EnvironmentLike, AgentConfig]:
-    """Return the environment and the configuration of a trainer, or the default one.
-
-    Raises:
-        TypeError: one is missing or of the wrong kind, or there are unknown arguments.
-    """
+    """Return the environment and the configuration, or the default one; raise a TypeError if an argument is wrong."""
     if unknown:
         raise unknown_names(trainer.__name__, unknown, known, config=config_class)
     if environment is None:
@@ -165,12 +157,9 @@ def make_parts(
 ) -> Parts:
     """Check the arguments of a trainer, and make its parts: what is cheap to check comes first.
 
-    Arguments are as in `AgentTrainer`: the data sets `given` for training and evaluation, `rewards` with their
-    tokenizers, and `formats` with chat templates. `step` returns the number of optimiser steps that the weights have
-    seen.
-
-    Raises:
-        TypeError, ValueError: as in `AgentTrainer`.
+    Arguments and errors are as in `AgentTrainer`: the data sets `given` for training and evaluation, `rewards` with
+    their tokenizers, and `formats` with chat templates. `step` returns the number of optimiser steps that the weights
+    have seen.
     """
     data_sets = first_rows(args, given[0], ROWS_LOOKED_AT), given[1]
     check_before_loading(environment, *data_sets, *formats)
@@ -227,11 +216,7 @@ def make_parts(
 
 
 def schedule_of(args: AgentConfig, rows: Rows | RowStream) -> Schedule:
-    """Return the schedule of this process.
-
-    Raises:
-        ValueError: as in `check_stream`.
-    """
+    """Return the schedule of this process; raise a ValueError as `check_stream` does."""
     check_stream(args, rows)
     groups = groups_per_process(args) * args.world_size
     kept = groups * (2 + max(args.max_refills, args.max_staleness))  # refills and overlap look ahead

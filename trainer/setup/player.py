@@ -96,8 +96,7 @@ def make_player(
 def context_length(model: PreTrainedModel, given: int | None) -> int:
     """Return the tokens of the context: `given`, or the model's own number.
 
-    Raises:
-        ConfigurationError: neither is known, or more is given than the model has.
+    Raise a ConfigurationError if neither is known, or more is given than the model has.
     """
     length: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if given is None:
@@ -139,11 +138,7 @@ def _make_chat(
 
 
 def _check_template_kwargs(tokenizer: PreTrainedTokenizerBase, given: Mapping[str, Any]) -> None:
-    """Check that the chat template mentions each argument: Jinja ignores those that it does not know.
-
-    Raises:
-        TypeError: it does not.
-    """
+    """Raise a TypeError if the chat template does not mention an argument: Jinja ignores those it does not know."""
     known = {*re.findall(r"\w+", str(tokenizer.chat_template)), *signature(tokenizer.apply_chat_template).parameters}
     if unknown := given.keys() - known:
         raise unknown_names("chat_template_kwargs: the chat template", sorted(unknown), known)

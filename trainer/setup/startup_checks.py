@@ -64,12 +64,7 @@ def check_before_loading(
     tool_format: GivenFormats,
     chat_templates: Mapping[str, str] | None,
 ) -> None:
-    """Check what can be checked without the model, which takes long to load.
-
-    Raises:
-        TypeError: `environment` is not an environment, or a data set is not a sequence of mappings.
-        ValueError: a data set has no rows, or a tool format or a template is given for an unknown environment.
-    """
+    """Raise a TypeError or a ValueError for an argument that is wrong whatever the model, which takes long to load."""
     check_names(EnvironmentSource.of(environment).names, tool_format, chat_templates)
     for name, rows in _data_sets(train, evaluation).items():
         check_is_rows(name, rows)
@@ -77,11 +72,7 @@ def check_before_loading(
 
 
 def check_best_metric(args: AgentConfig, evaluation: Rows | Mapping[str, Rows] | None) -> None:
-    """Check that evaluations of several data sets have the metric that chooses the best model.
-
-    Raises:
-        ValueError: they do not have it.
-    """
+    """Raise a ValueError if evaluations of several data sets lack the metric that chooses the best model."""
     if not isinstance(evaluation, Mapping) or not args.needs_best_metric:
         return
     metric = str(args.metric_for_best_model).removeprefix("eval_")
@@ -109,12 +100,7 @@ def _check_is_row(name: str, index: int, row: Any) -> None:
 
 
 def check_is_rows(name: str, rows: Any) -> None:
-    """Check that this is a sequence of rows.
-
-    Raises:
-        TypeError: it is a single row, a data frame, or no sequence.
-        ValueError: it is empty.
-    """
+    """Raise a TypeError unless this is a sequence of rows, not one row or a data frame; a ValueError if it is empty."""
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
         raise TypeError(f"{name} is a data frame; pass its rows: frame.to_dict('records')")
     if isinstance(rows, Mapping) and rows and all(hasattr(split, "column_names") for split in rows.values()):

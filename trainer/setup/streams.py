@@ -10,21 +10,13 @@ from ..rollout.stream import is_stream
 
 
 def first_rows(args: AgentConfig, rows: Any, number: int) -> Any:
-    """Return training rows that can be looked at before training: of a stream the first ones, or else all.
-
-    Raises:
-        ValueError: as in `check_stream`.
-    """
+    """Return training rows to look at before training: of a stream the first ones, or else all; see `check_stream`."""
     check_stream(args, rows)
     return list(islice(rows, number)) if is_stream(rows) else rows
 
 
 def check_stream(args: AgentConfig, rows: Any) -> None:
-    """Check that no option needs the length of a stream, or another order.
-
-    Raises:
-        ValueError: an option does.
-    """
+    """Raise a ValueError if an option needs the length of a stream, or another order."""
     if not is_stream(rows):
         return
     stream = f"train_dataset is a stream of rows ({type(rows).__name__})"

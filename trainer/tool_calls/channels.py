@@ -272,8 +272,7 @@ def _skip_calls(header: Header, text: str, start: int, names: Collection[str]) -
 def _read_calls(text: str) -> tuple[list[dict[str, object]], int]:
     """Read the calls with which a body begins, as `{name, arguments}` with text values. Return their end, too.
 
-    Raises:
-        ValueError: they are not complete.
+    Raise a ValueError if they are not complete.
     """
     calls = []
     position = _OPENING.match(text).end()  # type: ignore[union-attr]  # it matches the empty text, too

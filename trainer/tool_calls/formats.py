@@ -207,11 +207,7 @@ class TextFormat(KnownFormat):
         return calls, errors
 
     def _mapped(self, payload: Any) -> Any:
-        """Return `{name, arguments}` of a payload.
-
-        Raises:
-            ValueError: the arguments are missing, and other keys stand in their place.
-        """
+        """Return `{name, arguments}` of a payload; raise a ValueError if other keys stand in place of the arguments."""
         if not isinstance(payload, dict):
             return payload  # `make_call` refuses it
         mapped = jmespath.search(self.payload, payload)

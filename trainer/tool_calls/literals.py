@@ -41,11 +41,7 @@ class Literals(ABC):
         self._making = False  # whether values are wanted, not only the end
 
     def whole(self, read: Callable[[], Found]) -> Found:
-        """Call `read` once to see whether there is an end, and once to make the values.
-
-        Raises:
-            ValueError: there is no complete value.
-        """
+        """Call `read` once to see whether there is an end, or raise a ValueError, and once to make the values."""
         try:
             read()
             self._making = True
@@ -227,10 +223,9 @@ def _character(match: re.Match[str]) -> str:
 
 
 def read_python(text: str) -> Any:
-    """Return the value of a text that is one Python literal, JSON-like: lists, objects with text keys, finite numbers.
+    """Return the value of a text that is one Python literal, or raise a ValueError.
 
-    Raises:
-        ValueError: it is not.
+    It is JSON-like: lists, objects with text keys, finite numbers.
     """
     reader = PythonLiterals(text)
     value, end = reader.whole(lambda: reader.value(skip_space(text, 0)))

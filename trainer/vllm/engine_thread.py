@@ -104,11 +104,7 @@ class EngineThread:
         return expanded
 
     def call(self, function: Callable[[Any], Result]) -> Result:
-        """Run a function of the engine between two steps, wait for it, and return its result or raise its error.
-
-        Raises:
-            GenerationError: the engine failed or is closed.
-        """
+        """Run a function of the engine between two steps; return its result, or raise its error or the engine's."""
         result: Future[Result] = Future()
 
         def job() -> None:

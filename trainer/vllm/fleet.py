@@ -65,21 +65,13 @@ class Fleet:
         self._closed = False
 
     async def open(self) -> None:
-        """Wait for every server and check that it has the needed options.
-
-        Raises:
-            ConfigurationError: a server lacks an option or did not answer in time. It comes in an ExceptionGroup.
-        """
+        """Wait for every server and check its options; a ConfigurationError of a server comes in an ExceptionGroup."""
         async with asyncio.TaskGroup() as tasks:
             for server in self.servers:
                 tasks.create_task(self._await_start(server))
 
     async def ask(self, body: Mapping[str, Any], session: object | None = None) -> dict[str, Any]:
-        """Send a request for tokens to a server with the current weights, and return the answer.
-
-        Raises:
-            GenerationError: the server refused, or no server was there in time.
-        """
+        """Send a request to a server with the current weights; return its answer, or raise a GenerationError."""
         trouble = ""
         for _ in range(ATTEMPTS):
             replica = await self.next_replica(session)
@@ -121,8 +113,7 @@ class Fleet:
     async def next_replica(self, session: object | None = None) -> Replica:
         """Return the session's replica if it has the current weights, or else another; wait if there is none.
 
-        Raises:
-            GenerationError: no server has the weights in time, or the fleet is closed.
+        Raise a GenerationError if no server has the weights in time, or the fleet is closed.
         """
         try:
             async with asyncio.timeout(self._timeout):

@@ -64,11 +64,7 @@ def probe(images: ImageEncoder) -> Tokens:
 
 
 def check_expansion(sent: Tokens, ids: Sequence[int] | Exception, place: str) -> None:
-    """Check that vLLM expands the `probe` to the same ids.
-
-    Raises:
-        ConfigurationError: it does not, or it raised the error that is given instead of the ids.
-    """
+    """Raise a ConfigurationError unless vLLM expands the `probe` to the same ids; `ids` may be the error it raised."""
     if isinstance(ids, Exception):
         problem = f"fails for a picture of this model ({type(ids).__name__}: {ids})"
     elif list(ids) != sent.ids:

@@ -45,11 +45,7 @@ CPU_ENVIRONMENT = {
 
 
 def serve_vllm(arguments: Sequence[str]) -> None:
-    """Run `vllm serve` with these arguments and our defaults, until it is stopped.
-
-    Raises:
-        SystemExit: vLLM is not installed, or the server ended.
-    """
+    """Run `vllm serve` with these arguments and our defaults, until it is stopped; exit if vLLM is not installed."""
     environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_LOGGING_LEVEL": "INFO"}
     if not torch.cuda.is_available():
         environment |= CPU_ENVIRONMENT

@@ -149,12 +149,9 @@ class Server:
         return writer.get_extra_info("sockname")[0]
 
     async def check(self, max_model_len: int, image_backend: str | None) -> None:
-        """Check that training can use the server, and find out its replicas and how it receives weights.
+        """Raise a ConfigurationError if training cannot use the server; find its replicas and how it receives weights.
 
         `image_backend` is the trainer's, see `backend_of`; None without pictures.
-
-        Raises:
-            ConfigurationError: training cannot use it.
         """
         check_version(self.url, (await self.get("version"))["version"])
         length = (await self.get("v1/models"))["data"][0]["max_model_len"]

@@ -74,21 +74,13 @@ class GroupsInFlight:
         self._start_more()
 
     async def take(self, count: int) -> list[FinishedGroup]:
-        """Return the `count` oldest groups that are over, as soon as there are so many.
-
-        Raises:
-            BaseException: the exception of a group.
-        """
+        """Return the `count` oldest groups that are over, as soon as there are so many; raise the error of a group."""
         await self._changes.until(lambda: self._error is not None or len(self.finished) >= count)
         self._raise_error()
         return [self.finished.pop(number) for number in sorted(self.finished)[:count]]
 
     async def drain(self) -> None:
-        """Start no more groups until `go_on`, and wait until those in flight are over.
-
-        Raises:
-            BaseException: the exception of a group.
-        """
+        """Start no more groups until `go_on`, and wait until those in flight are over; raise the error of a group."""
         self._is_draining = True
         await self._changes.until(lambda: self._error is not None or not self._playing)
         self._raise_error()
