@@ -7,7 +7,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,6 +41,7 @@ class TaskCheck:
     build_seconds: float = 0.0
     seconds: float = 0.0  # of both episodes
     image_bytes: int | None = None
+    without_effect: list[str] = field(default_factory=list)  # settings of the folder that change nothing here
 
     HEADINGS: ClassVar = ("", "task", "null", "oracle", "build s", "s", "MB", "")
 
@@ -54,7 +55,8 @@ class TaskCheck:
         rewards = ["-" if reward is None else f"{reward:g}" for reward in (self.null, self.oracle)]
         size = "-" if self.image_bytes is None else f"{self.image_bytes / 1e6:.0f}"
         seconds = f"{self.build_seconds:.1f}", f"{self.seconds:.1f}"
-        return "fit" if self.is_fit else "unfit", self.task, *rewards, *seconds, size, one_line(self.fault, 300)
+        told = self.fault or (f"without effect: {', '.join(self.without_effect)}" if self.without_effect else "")
+        return "fit" if self.is_fit else "unfit", self.task, *rewards, *seconds, size, one_line(told, 300)
 
 
 class SolvedTaskEnv(TaskEnv):
@@ -66,7 +68,7 @@ class SolvedTaskEnv(TaskEnv):
             raise ValueError("there is no solution/solve.sh, so nothing shows that the task can be solved")
         await box.copy_in(stage.solution, "/solution")
         await box.exec(["chmod", "+x", "/solution/solve.sh"], user=0)
-        variables = resolve_variables(self._task.settings.solution.get("env", {}), "solution.env")
+        variables = resolve_variables(self._task.settings.solution.env, "solution.env")
         env = {**self._how["env"], "DEBIAN_FRONTEND": "noninteractive", **variables}
         seconds = stage.agent.timeout_sec or 3600.0
         result = await box.exec(
@@ -105,6 +107,7 @@ def describe(checks: Sequence[TaskCheck]) -> dict[str, Any]:
 
 async def _check(folder: Path, found: TaskCheck, box: Box) -> None:
     task = read_task(folder)
+    found.without_effect = task.without_effect()
     started = time.perf_counter()
     if isinstance(box, DockerBox):
         found.image_bytes = (await image_facts(box.engine, image_of(task))).size

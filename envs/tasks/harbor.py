@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from .settings import Agent, Artifact, Healthcheck, Machine, Settings, Step, Verifier, resolve_variables
+from .settings import Agent, Artifact, Healthcheck, Machine, Settings, Step, Verifier, resolve_variables, without_effect
 
 ARTIFACTS = "/logs/artifacts"  # always an artifact
 
@@ -88,6 +89,9 @@ class HarborTask:
         settings, several = self.settings, folder != self.folder
         least = step.min_reward
         tests = [path for path in dict.fromkeys([self.folder / "tests", folder / "tests"]) if path.is_dir()]
+        artifacts = [*settings.artifacts, *step.artifacts]
+        if not any(artifact.source.rstrip("/") == ARTIFACTS for artifact in artifacts):
+            artifacts.insert(0, Artifact(source=ARTIFACTS))
         hooks = [*settings.verifier.collect, *step.verifier.collect]
         env = settings.verifier.env | step.verifier.env
         return Stage(
@@ -99,9 +103,17 @@ class HarborTask:
             solution=next((path for path in (folder / "solution", self.folder / "solution") if path.is_dir()), None),
             workdir=folder / "workdir" if several and (folder / "workdir").is_dir() else None,
             healthcheck=step.healthcheck,
-            artifacts=(*settings.artifacts, *step.artifacts),
+            artifacts=tuple(artifacts),
             min_reward=least if isinstance(least, dict) else {} if least is None else {"reward": least},
         )
+
+    def without_effect(self) -> list[str]:
+        """Return what the folder says and what changes nothing here: keys of `task.toml`, and files."""
+        found = list(without_effect(self.settings))
+        found += [str(path.relative_to(self.folder)) for path in sorted(self.folder.rglob(".harborignore"))]
+        if (wanted := self.machine.cpus or 0) > (cpus := os.cpu_count() or 1):
+            found.append(f"environment.cpus above the {cpus} of this machine, {wanted:g}")
+        return found
 
     def network(self, of: Agent | Verifier) -> Literal["public", "no-network", "allowlist"]:
         """Return the network that the agent, or a verifier, asks for."""
@@ -203,7 +215,10 @@ def _faults(task: HarborTask) -> Iterator[str]:
     if task.machine.docker_image is None and not (task.folder / "environment" / "Dockerfile").is_file():
         yield "there is neither environment/Dockerfile nor environment.docker_image"
     resolve_variables(task.machine.env, "environment.env")
-    for stage in task.stages():
+    stages = task.stages()
+    if len({task.network(stage.agent) for stage in stages}) > 1:
+        yield "steps: their agents have different networks, and a box keeps the one that it has"
+    for stage in stages:
         prefix = stage.name and f"steps.{stage.name}."
         if stage.verifier.environment is not None:
             machines[f"{prefix}verifier.environment"] = stage.verifier.environment
@@ -214,7 +229,7 @@ def _faults(task: HarborTask) -> Iterator[str]:
                 yield f"{name}.{key} is {wanted!r:.80}, and a box has none"
         if machine.os.lower() != "linux":
             yield f"{name}.os is {machine.os!r}, and a box runs Linux"
-    for folder in (task.folder / "environment", *(folder for stage in task.stages() for folder in stage.tests)):
+    for folder in (task.folder / "environment", *(folder for stage in stages for folder in stage.tests)):
         for name in _COMPOSE:
             if (folder / name).is_file():
                 yield f"{folder.name}/{name} describes services beside the box, which are not supported"

@@ -68,7 +68,7 @@ async def set_up(box: Box, task: HarborTask) -> Mapping[str, Any]:
     if task.files is not None:
         await box.copy_in(task.files, how["cwd"])
     if machine.healthcheck is not None:
-        await _become_healthy(box, machine.healthcheck, how)
+        await become_healthy(box, machine.healthcheck, how)
     return how
 
 
@@ -86,7 +86,7 @@ async def begin_stage(box: Box, stage: Stage, how: Mapping[str, Any], *, before:
         if (stage.workdir / "setup.sh").is_file():
             await run_or_raise(box, "bash ./setup.sh", f"setup.sh of {stage.name!r}", timeout=600.0, **how)
     if stage.healthcheck is not None:
-        await _become_healthy(box, stage.healthcheck, how)
+        await become_healthy(box, stage.healthcheck, how)
 
 
 async def run_or_raise(box: Box, command: str, name: str, **how: Any) -> str:
@@ -97,7 +97,8 @@ async def run_or_raise(box: Box, command: str, name: str, **how: Any) -> str:
     return result.stdout
 
 
-async def _become_healthy(box: Box, check: Healthcheck, how: Mapping[str, Any]) -> None:
+async def become_healthy(box: Box, check: Healthcheck, how: Mapping[str, Any]) -> None:
+    """Wait until a healthcheck succeeds; a `SetupError` if it does not."""
     started, failures = time.monotonic(), 0
     while True:
         result = await box.exec(check.command, timeout=check.timeout_sec, **how)

@@ -1,10 +1,10 @@
-"""The tables of a `task.toml`, schema 1.0 to 1.4, with Harbor's defaults. Unknown keys are ignored."""
+"""The tables of a `task.toml`, schema 1.0 to 1.4, with Harbor's defaults. `without_effect` names other keys."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -13,12 +13,13 @@ User = str | int | None
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Variables = dict[str, str]
 
+_DESCRIPTION = ("metadata", "source", "task", "version")
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}", re.DOTALL)
 _SIZES = {"K": 1 / 1024, "M": 1, "G": 1024}
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
 
 
 class _Networked(_Table):
@@ -57,10 +58,13 @@ class Machine(_Networked):
         if not isinstance(table, dict):
             return table
         renamed: dict[str, Any] = {}
+        table = dict(table)
         if isinstance(size := table.get("memory"), str):
             renamed["memory_mb"] = _megabytes(size)
+            del table["memory"]
         if isinstance(allowed := table.get("allow_internet"), bool):
             renamed["network_mode"] = "public" if allowed else "no-network"
+            del table["allow_internet"]
         return {**renamed, **table}
 
 
@@ -85,6 +89,12 @@ class Verifier(_Networked):
     environment_mode: Literal["shared", "separate"] | None = None
     environment: Machine | None = None
     collect: list[Collect] = []
+
+    @model_validator(mode="after")
+    def _agree(self) -> Verifier:
+        if self.environment_mode == "shared" and self.environment is not None:
+            raise ValueError("without an environment of its own, or with environment_mode = 'separate'")
+        return self
 
     @property
     def mode(self) -> Literal["shared", "separate"] | None:
@@ -116,6 +126,10 @@ class Step(_Table):
     _wrap = field_validator("artifacts", mode="before")(lambda entries: _as_tables(entries))
 
 
+class Solution(_Table):
+    env: Variables = {}
+
+
 class Settings(_Table):
     """A whole `task.toml`."""
 
@@ -123,7 +137,7 @@ class Settings(_Table):
     agent: Agent = Agent()
     verifier: Verifier = Verifier()
     environment: Machine = Machine()
-    solution: dict[str, Variables] = {}
+    solution: Solution = Solution()
     artifacts: list[Artifact] = []
     multi_step_reward_strategy: Literal["mean", "final"] = "mean"
     steps: list[Step] = []
@@ -148,6 +162,17 @@ class Settings(_Table):
         if len({step.name.casefold() for step in steps}) < len(steps):
             raise ValueError("steps of different names")
         return steps
+
+
+def without_effect(table: BaseModel, place: str = "") -> Iterator[str]:
+    """Yield the keys of a table, and of those in it, that are set and change nothing here."""
+    for key, value in table:
+        for number, entry in enumerate(value if isinstance(value, list) else [value]):
+            if isinstance(entry, _Table):
+                yield from without_effect(
+                    entry, f"{place}{key}.{number}." if isinstance(value, list) else f"{place}{key}."
+                )
+    yield from (place + key for key in table.model_extra or () if place or key not in _DESCRIPTION)
 
 
 def _as_tables(entries: Any) -> Any:

@@ -71,8 +71,9 @@ class TaskEnv(ComputerEnv):
             tools: Names of this environment's own tools, "bash" (with `bash_output` and `bash_kill`), "edit", "view"
                 and "submit"; and plain functions or sources of tools, as in any `ToolEnv`.
             verify: "separate": the tests run in a new box with the files of the agent's box, and none of its processes.
-                "shared": they run in the agent's box, if the task does not ask for another: for numbers that are
-                compared with published ones. If a task asks for a separate verifier, only its artifacts are handed in.
+                "shared": they run in the agent's box, if the task does not ask for another or for another network: for
+                numbers that are compared with published ones. If a task asks for a separate verifier, only its
+                artifacts are handed in.
             time_scale: The time of an episode is `agent.timeout_sec` of the task times this number.
             command_timeout: Seconds for one command; by default the class attribute, 60.
             options: The other options of `ToolEnv`.

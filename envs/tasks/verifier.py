@@ -1,8 +1,8 @@
 """The verdict on one stage of a task: its tests run in a box that the agent never touched, or in the agent's own.
 
-A reward comes out of a file that the tests write, and never out of an exit code. Tests without a verdict run again in a
-new box. If they have none there either, the agent's files are at fault only if the same tests do judge the task's
-untouched image. Otherwise there is no verdict, and the episode fails.
+A reward comes out of a file that the tests write, and never out of an exit code. Tests without a verdict must judge the
+task's untouched image: otherwise the episode fails. If they do, they run again, and the agent's files are at fault if
+there is no verdict again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
+import posixpath
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -23,17 +25,16 @@ from ...sandbox.box import Box
 from ...sandbox.box_image import BoxImage
 from ...sandbox.errors import SandboxFileError, SandboxFileNotFoundError, SandboxLostError
 from ..core import BrokenEnvironmentError
-from .harbor import ARTIFACTS, Artifact, HarborTask, Stage
-from .machine import LOGS, SetupError, box_of, run_or_raise, set_up
+from .harbor import ARTIFACTS, HarborTask, Stage
+from .machine import LOGS, SetupError, become_healthy, box_of, run_or_raise, set_up
 from .settings import Machine, resolve_variables
 
 Verify = Literal["separate", "shared"]
 
-_ATTEMPTS = 2
 _KEPT = 20_000  # bytes of a log, its end
 _LARGEST = 1 << 20  # bytes of a file with rewards
 
-FreshBox = Callable[[], AbstractAsyncContextManager[Box]]
+LentBox = Callable[[], AbstractAsyncContextManager[Box]]
 
 
 class NoVerdictError(BrokenEnvironmentError):
@@ -70,25 +71,25 @@ async def verify(box: Box, prototype: Box, task: HarborTask, stage: Stage, *, ho
         NoVerdictError: the tests gave no reward, and the agent is not to blame.
         SandboxError: a box broke, and the agent is not to blame.
     """
-    for hook in stage.verifier.collect:  # a hook that fails leaves no artifact, which the tests see
-        await box.exec(hook.command, timeout=hook.timeout_sec, **{**how, "user": hook.user})
-    if mode == "shared" and stage.verifier.mode != "separate":
-        verdict = await _judge(box, stage, how)
-        if not verdict.rewards:
-            raise NoVerdictError(_why(task, stage, verdict))
-        return verdict
-    hand_in = _artifacts if stage.verifier.mode == "separate" else _snapshot
-    verdict = Verdict()
-    async with hand_in(box, prototype, task, stage, how) as fresh_box:
-        for _ in range(_ATTEMPTS):
-            verdict = await _judge_in(fresh_box, stage, how)
-            if verdict.rewards:
-                return verdict
-    untouched = await _judge_in(lambda: _untouched(prototype, task, stage), stage, how)
-    if not untouched.rewards:
-        raise NoVerdictError(_why(task, stage, untouched))
-    verdict.rewards = {"reward": 0.0}
-    verdict.log += f"\n[no verdict: {verdict.reason}; on the untouched image there is one, so the reward is 0]"
+    for hook in stage.verifier.collect:
+        with contextlib.suppress(
+            ValueError, SandboxFileError
+        ):  # a hook that fails leaves no artifact: the tests see it
+            await box.exec(hook.command, timeout=hook.timeout_sec, **{**how, "user": hook.user})
+    own_network = task.network(stage.verifier) != task.network(stage.agent)
+    is_shared = mode == "shared" and stage.verifier.mode != "separate" and not own_network
+    hand_in = _live if is_shared else _artifacts if stage.verifier.mode == "separate" else _snapshot
+    async with hand_in(box, prototype, task, stage, how) as lent_box:
+        verdict = await _judge_in(lent_box, stage, how, of_agent=box)
+        if verdict.rewards:
+            return verdict
+        untouched = await _judge_in(lambda: _untouched(prototype, task, stage), stage, how)
+        if not untouched.rewards:
+            raise NoVerdictError(_why(task, stage, untouched))
+        verdict = await _judge_in(lent_box, stage, how, of_agent=box)
+    if not verdict.rewards:
+        verdict.rewards = {"reward": 0.0}
+        verdict.log += f"\n[no verdict: {verdict.reason}; on the untouched image there is one, so the reward is 0]"
     return verdict
 
 
@@ -101,24 +102,29 @@ def _why(task: HarborTask, stage: Stage, verdict: Verdict) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _snapshot(box: Box, prototype: Box, task: HarborTask, stage: Stage, how: Any) -> AsyncIterator[FreshBox]:
+async def _live(box: Box, prototype: Box, task: HarborTask, stage: Stage, how: Any) -> AsyncIterator[LentBox]:
+    """Lend the agent's box."""
+    yield lambda: contextlib.nullcontext(box)
+
+
+@contextlib.asynccontextmanager
+async def _snapshot(box: Box, prototype: Box, task: HarborTask, stage: Stage, how: Any) -> AsyncIterator[LentBox]:
     """Lend boxes that have the files of the agent's box, and none of its processes."""
     async with box.snapshot() as image:
         yield lambda: box_of(prototype, task, stage.verifier, machine=task.machine, image=image)
 
 
 @contextlib.asynccontextmanager
-async def _artifacts(box: Box, prototype: Box, task: HarborTask, stage: Stage, how: Any) -> AsyncIterator[FreshBox]:
+async def _artifacts(box: Box, prototype: Box, task: HarborTask, stage: Stage, how: Any) -> AsyncIterator[LentBox]:
     """Lend boxes of the verifier's image, which have the artifacts of the agent's box."""
     with tempfile.TemporaryDirectory(prefix="gymnast-artifacts-") as name:
         copies: list[tuple[Path, str]] = []
-        for number, artifact in enumerate([Artifact(source=ARTIFACTS), *stage.artifacts]):
-            source = f"{how['cwd']}/{artifact.source}" if not artifact.source.startswith("/") else artifact.source
+        for number, artifact in enumerate(stage.artifacts):
+            source = posixpath.join(how["cwd"], artifact.source)
             folder = Path(name) / str(number)
             with contextlib.suppress(SandboxFileNotFoundError):  # the agent has not made it
                 await box.copy_out(source, folder, exclude=artifact.exclude)
-                is_folder = (await box.exec(["test", "-d", source], user=0)).ok
-                copies.append((folder, source if is_folder else source.rpartition("/")[0] or "/"))
+                copies.append((folder, posixpath.dirname(source) if await _is_file(box, source, folder) else source))
 
         @contextlib.asynccontextmanager
         async def fresh_box() -> AsyncIterator[Box]:
@@ -128,6 +134,18 @@ async def _artifacts(box: Box, prototype: Box, task: HarborTask, stage: Stage, h
                 yield fresh
 
         yield fresh_box
+
+
+async def _is_file(box: Box, source: str, copy: Path) -> bool:
+    """Return whether a path in the agent's box is a file. Believe it only if the copy can be that of a file.
+
+    The content of a folder beside its name would be files of the agent's choice, such as `/tests/test.sh`.
+    """
+    try:
+        await box.exec(["true"], cwd=source, user=0)  # no program of the box is asked: any of them may be the agent's
+    except SandboxFileError:
+        return os.listdir(copy) == [posixpath.basename(source)]
+    return False
 
 
 @contextlib.asynccontextmanager
@@ -146,13 +164,16 @@ async def _untouched(prototype: Box, task: HarborTask, stage: Stage) -> AsyncIte
 # The tests.
 
 
-async def _judge_in(fresh_box: FreshBox, stage: Stage, how: Any) -> Verdict:
-    """Run the tests in a fresh box. The agent's files may break it, for instance by asking for all of its memory."""
-    async with fresh_box() as box:
-        try:
+async def _judge_in(lent_box: LentBox, stage: Stage, how: Any, *, of_agent: Box | None = None) -> Verdict:
+    """Run the tests in a box. The agent's files may break it, for instance by asking for all of its memory."""
+    box = None
+    try:
+        async with lent_box() as box:
             return await _judge(box, stage, how)
-        except (SandboxLostError, SandboxFileError, SetupError) as error:
-            return Verdict(reason=f"their box broke: {error}")
+    except (SandboxLostError, SandboxFileError, SetupError, ValueError) as error:
+        if isinstance(error, SandboxLostError) and box in (None, of_agent):
+            raise
+        return Verdict(reason=f"their box broke: {error}")
 
 
 async def _judge(box: Box, stage: Stage, how: Any) -> Verdict:
@@ -166,6 +187,8 @@ async def _judge(box: Box, stage: Stage, how: Any) -> Verdict:
     if own or verifier.environment is not None:
         machine = verifier.environment or Machine()
         how = {"cwd": machine.workdir, "env": resolve_variables(machine.env, "verifier.environment.env")}
+        if machine.healthcheck is not None:
+            await become_healthy(box, machine.healthcheck, how)
     result = await box.exec(
         ["sh", "-c", f"exec /tests/test.sh > {LOGS}/test-stdout.txt 2>&1"],
         user=verifier.user,

@@ -53,11 +53,16 @@ def test_tasks_of_the_default_image_are_checked_without_docker(
     for name, image in (("plain", "gymnast-sandbox:latest"), ("other", "debian:12")):
         shutil.copytree(FOLDER / "plain", tmp_path / name)
         shutil.rmtree(tmp_path / name / "environment")
-        (tmp_path / name / "task.toml").write_text(f'[environment]\ndocker_image = "{image}"\nworkdir = "/app"\n')
+        (tmp_path / name / "task.toml").write_text(
+            f'[environment]\ndocker_image = "{image}"\nworkdir = "/app"\nstorage_mb = 1'
+        )
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     outcome = run("check", "--tasks", tmp_path, "--json")
     assert (outcome.code, outcome.json["fit"]) == (1, ["plain"]), outcome
     assert "needs Docker, and bubblewrap makes boxes of folders" in outcome.json["tasks"][0]["fault"]
+    assert [task["without_effect"] for task in outcome.json["tasks"]] == [["environment.storage_mb"]] * 2
+    table = " ".join(run("check", "--tasks", tmp_path / "plain").out.split())
+    assert "without effect: environment.storage_mb" in table
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gymnast.envs import UnfitTaskError, harbor_tasks
+from gymnast.envs.tasks.harbor import read_task
 
 FOLDER = Path(__file__).with_name("harbor")
 UNFIT = {"allow_list": "network_mode is 'allowlist'", "service": "docker-compose.yaml describes services"}
@@ -73,6 +74,10 @@ def test_fit_chooses_tasks_by_their_names_or_by_the_file_of_a_check(tmp_path: Pa
         ('[[steps]]\nname = "a/b"', "steps.0.name"),
         ('[[steps]]\nname = "absent"', "absent/instruction.md cannot be read"),
         ("[agent", "is no TOML"),
+        (
+            '[verifier]\nenvironment_mode = "shared"\n[verifier.environment]\ncpus = 1',
+            "verifier must be without an environment of its own",
+        ),
     ],
 )
 def test_an_error_names_the_file_the_key_and_the_expected_value(task: Path, settings: str, fault: str) -> None:
@@ -81,6 +86,34 @@ def test_an_error_names_the_file_the_key_and_the_expected_value(task: Path, sett
         harbor_tasks(task)
     assert str(task) in str(error.value)
     assert fault in str(error.value)
+
+
+def test_a_step_cannot_change_the_network_of_the_box(task: Path) -> None:
+    (task / "task.toml").write_text('[[steps]]\nname = "a"\n[[steps]]\nname = "b"\nagent.network_mode = "no-network"')
+    for name in "ab":
+        shutil.copytree(FOLDER / "steps/steps/first", task / "steps" / name)
+    with pytest.raises(UnfitTaskError, match="different networks, and a box keeps"):
+        harbor_tasks(task)
+
+
+def test_settings_that_change_nothing_are_named(task: Path) -> None:
+    lines = [
+        "version = '1.0'",
+        "artifacts = [{source = '/logs/artifacts', destination = 'x', exclude = ['*.log']}]",
+        "[metadata]\nlevel = 'easy'",
+        "[environment]\nmemory = '1G'\nallow_internet = false\nstorage_mb = 9\nskills_dir = '/s'\ncpus = 5000",
+        "build_timeout_sec = 9.0",
+        "[agent]\ntimeout = 5",
+    ]
+    (task / "task.toml").write_text("\n".join(lines))
+    (task / "tests/.harborignore").write_text("*.log")
+    found = read_task(task)
+    *keys, cpus = found.without_effect()
+    places = ["agent.timeout", *(f"environment.{key}" for key in ("storage_mb", "skills_dir", "build_timeout_sec"))]
+    assert sorted(keys) == sorted([*places, "artifacts.0.destination", "tests/.harborignore"])
+    assert cpus.startswith("environment.cpus above the ")
+    [stage] = found.stages()
+    assert [artifact.exclude for artifact in stage.artifacts] == [["*.log"]]
 
 
 @pytest.mark.parametrize("missing", ["instruction.md", "tests/test.sh", "environment/Dockerfile"])

@@ -100,6 +100,34 @@ async def test_what_the_agent_plants_gives_no_reward(name: str) -> None:
     assert ("no verdict" in report["log"]) == (name == "a file that hangs the tests")
 
 
+BREAKS = {
+    "no directory to work in": "cd /; rm -rf /app; touch /app",
+    "no user": "sed -i /sandbox/d /etc/passwd",
+    "no shell": "for f in sh bash; do cp /bin/false /tmp/$f; mv /tmp/$f /bin/$f; done",
+    "tests that hang": "printf hang > answer.txt",
+}
+
+
+@pytest.mark.parametrize("verify", ["separate", "shared"])
+@pytest.mark.parametrize("name", BREAKS)
+async def test_an_agent_that_breaks_the_tests_gets_0(name: str, verify: str, tmp_path: Path) -> None:
+    shutil.copytree(FOLDER / "hanging", tmp_path / "task")
+    user = "user = 'sandbox'\n" if name == "no user" else ""
+    (tmp_path / "task" / "task.toml").write_text(f"[verifier]\ntimeout_sec = 1\n{user}")
+    [episode] = await play([bash(BREAKS[name]), SUBMIT], *harbor_tasks(tmp_path), verify=verify)
+    assert (episode.failure, episode.reward) == (None, 0.0), episode
+    assert "no verdict" in episode.report["verifier"][0]["log"]
+
+
+async def test_a_file_that_is_handed_in_brings_no_files_beside_it(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER / "separate", tmp_path / "task")
+    (tmp_path / "task/task.toml").write_text('artifacts = ["/app"]\n[verifier]\nenvironment_mode = "separate"\n')
+    plant = "mkdir /app/tests; printf '#!/bin/sh\necho 1 > /logs/verifier/reward.txt' > /app/tests/test.sh"
+    program = "chmod +x /app/tests/test.sh; cp /bin/false /tmp/test; mv /tmp/test $(command -v /usr/bin/test)"
+    [episode] = await play([bash(f"{plant}; {program}"), SUBMIT], *harbor_tasks(tmp_path))
+    assert (episode.failure, episode.reward) == (None, 0.0), episode
+
+
 @pytest.mark.parametrize("verify", ["separate", "shared"])
 async def test_tests_without_a_verdict_fail_the_episode(verify: str) -> None:
     episode = await play_in("no_reward", verify=verify)
