@@ -56,7 +56,8 @@ class NonFiniteSteps:
         norm = torch.as_tensor(grad_norm, device=loss.device)
         wrong: Any = self._processes.sum((~torch.stack([loss.isfinite(), norm.isfinite()])).float())
         wrong_loss, wrong_norm = wrong.tolist()
-        skipped = wrong_loss > 0 or (wrong_norm > 0 and not self._is_overflow())
+        is_overflow = self._scaler is not None and self._scaler.get_scale() > 1
+        skipped = wrong_loss > 0 or (wrong_norm > 0 and not is_overflow)
         self._recent.append(skipped)
         self.steps += 1
         self.skipped += skipped
@@ -75,9 +76,6 @@ class NonFiniteSteps:
             )
         logger.warning("%s, so it is skipped: weights and optimiser stay as they are", text)
         return True
-
-    def _is_overflow(self) -> bool:
-        return self._scaler is not None and self._scaler.get_scale() > 1
 
 
 def mean_of_taken(loss: float, steps: float, skipped: float) -> float:

@@ -101,7 +101,8 @@ class FailureWatch:
             RolloutError: too many episodes were lost in the last rounds.
         """
         self.totals += FailureTotals.of(episodes)
-        self.latest = next((_line(failure) for failure in reversed(_failures(episodes))), self.latest)
+        if failures := _failures(episodes):
+            self.latest = str(failures[-1]).partition("\n")[0][:200]
         self._rounds.append((played, failed, samples))
         self._had_a_group = self._had_a_group or samples > 0
         count = len(self._rounds)
@@ -115,7 +116,7 @@ class FailureWatch:
                 f"max_failure_rate={self.max_failure_rate:g} allows. In the last round {lost}{_traceback(episodes)}"
             )
         # Log each kind of failure once, retried or not, and every skipped round.
-        new = {failure.kind for failure in _failures(episodes)} - self._warned
+        new = {failure.kind for failure in failures} - self._warned
         if samples == 0:
             logger.warning("no group of this round can be learned from, so it is skipped: %s", lost)
         elif new:
@@ -176,7 +177,3 @@ def _failures(episodes: Sequence[Episode]) -> list[Failure]:
     """Return the failures of these episodes, those of earlier attempts included."""
     failures = [failure for episode in episodes for failure in (*episode.retried, episode.failure)]
     return [failure for failure in failures if failure is not None]
-
-
-def _line(failure: Failure) -> str:
-    return str(failure).partition("\n")[0][:200]

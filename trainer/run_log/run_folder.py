@@ -158,7 +158,8 @@ class RunFolder(TrainerCallback):
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         axes.plot(steps, rewards, color="0.75", linewidth=1, label="mean of a step")
-        axes.plot(steps, _running_mean(rewards, 10), color="tab:blue", linewidth=2, label="mean of 10 steps")
+        running = [fmean(rewards[max(0, end - 10) : end]) for end in range(1, len(rewards) + 1)]
+        axes.plot(steps, running, color="tab:blue", linewidth=2, label="mean of 10 steps")
         for number, (title, evaluated) in enumerate(_evaluations(lines).items(), 1):
             axes.plot(*zip(*evaluated, strict=True), color=f"C{number}", marker="o", linestyle="--", label=title)
         axes.set(xlabel="step", ylabel="reward", title=self.path.name)
@@ -185,7 +186,3 @@ def _evaluations(lines: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, f
         if evaluation is not None and evaluation.metrics.get("reward") is not None:
             points.setdefault(evaluation.title, []).append((line["step"], evaluation.metrics["reward"]))
     return points
-
-
-def _running_mean(values: Sequence[float], width: int) -> list[float]:
-    return [fmean(values[max(0, end - width) : end]) for end in range(1, len(values) + 1)]

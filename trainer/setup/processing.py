@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -40,7 +39,7 @@ def load_processing(
     if tokenizer is None:
         raise TypeError(f"processing_class must be a tokenizer, or a processor with one, got {type(own).__name__}")
     if given is not None:
-        _compare_with_own(model.config._name_or_path, tokenizer, for_all_files(init_kwargs))
+        _warn_of_other_ids(model.config._name_or_path, tokenizer, for_all_files(init_kwargs))
     if not isinstance(own, ProcessorMixin):
         return tokenizer, None
     if getattr(own, "chat_template", None):
@@ -62,15 +61,15 @@ def for_all_files(init_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
     return {key: value for key, value in (init_kwargs or {}).items() if key in FOR_ALL_FILES}
 
 
-def _compare_with_own(name: str, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> None:
-    if name and name != tokenizer.name_or_path:
-        with contextlib.suppress(OSError, ValueError):  # the model's own is not on this machine
-            own = AutoTokenizer.from_pretrained(name, **options, local_files_only=True)
-            _warn_of_other_ids(name, own.get_vocab(), tokenizer.get_vocab())
-
-
-def _warn_of_other_ids(name: str, own: Mapping[str, int], given: Mapping[str, int]) -> None:
+def _warn_of_other_ids(name: str, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> None:
     """Warn if a tenth of the tokens have other ids; the model's own with further tokens or other markers has fewer."""
+    if not name or name == tokenizer.name_or_path:
+        return
+    try:
+        own = AutoTokenizer.from_pretrained(name, **options, local_files_only=True).get_vocab()
+    except (OSError, ValueError):  # the model's own is not on this machine
+        return
+    given = tokenizer.get_vocab()
     others = [token for token in own if given.get(token) != own[token]]
     if 10 * len(others) > len(own):
         warnings.warn(

@@ -143,30 +143,37 @@ def make_tiny_model(
 
     `hidden_size` is a multiple of 32, a head's size; the context is 2048 tokens.
     """
+    options = text_options(tokenizer, hidden_size, num_layers)
+    config = Qwen3Config(**options, tie_word_embeddings=True, dtype=torch.float32)
+    return seeded(seed, lambda: Qwen3ForCausalLM(config))
+
+
+def text_options(tokenizer: Any, hidden_size: int, num_layers: int) -> dict[str, Any]:
+    """Return the options of a tiny language model of the Qwen3 family."""
     heads = hidden_size // 32
-    tokens: Any = tokenizer
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden_size,
-        intermediate_size=3 * hidden_size,
-        num_hidden_layers=num_layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=32,
-        max_position_embeddings=MAX_TOKENS,
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": hidden_size,
+        "intermediate_size": 3 * hidden_size,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": 32,
+        "max_position_embeddings": MAX_TOKENS,
         # The usual 0.02 is meant for wide models; here it delays learning to copy by 50 to 150 steps, by seed.
-        initializer_range=hidden_size**-0.5,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokens.eos_token_id,
-        pad_token_id=tokens.pad_token_id,
-        dtype=torch.float32,
-    )
+        "initializer_range": hidden_size**-0.5,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def seeded(seed: int, make: Callable[[], Any]) -> Any:
+    """Make a model of float32 on the CPU with random weights that follow from the seed, in eval mode."""
     # torch.manual_seed would also seed the accelerators, which nothing would restore.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        model = Qwen3ForCausalLM(config).float()
-    return model.eval()
+        return make().float().eval()
 
 
 def warm_up(
@@ -182,18 +189,10 @@ def warm_up(
 ) -> float:
     """Fine-tune `model` in place on the assistant turns of demonstrations and leave it in eval mode.
 
-    Args:
-        model: The model.
-        processing: Its tokenizer, or the processor of a model that takes images, which demonstrations may then show.
-        conversations: The demonstrations.
-        steps: Optimiser steps, at most.
-        batch_size: Demonstrations of a step.
-        learning_rate: That of AdamW.
-        seed: Of the order of the demonstrations.
-        until: Is asked after each step, with the model in eval mode, and ends the warm-up when it returns True.
-
-    Returns:
-        The last step's loss: the mean over the batch's assistant tokens, in nats.
+    `processing` is its tokenizer, or the processor of a model that takes images, which demonstrations may then show. A
+    step of AdamW takes `batch_size` demonstrations, in an order that follows from `seed`. `until` is asked after each
+    step, with the model in eval mode, and ends the warm-up when it returns True. Return the last step's loss: the mean
+    over the batch's assistant tokens, in nats.
 
     Raises:
         ValueError: there are no conversations, one has no assistant turn, or one is longer than the model's context.

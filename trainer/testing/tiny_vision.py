@@ -12,7 +12,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from ..models.internals import without_videos
-from .tiny import CHAT_TEMPLATE, MAX_TOKENS, Conversation, make_tiny_tokenizer, rendered
+from .tiny import CHAT_TEMPLATE, Conversation, make_tiny_tokenizer, rendered, seeded, text_options
 
 START, END, IMAGE, VIDEO = "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"
 PATCH, MERGE = 8, 2  # an image token stands for PATCH * MERGE pixels in both directions
@@ -50,28 +50,10 @@ def make_tiny_vision_model(
 
     `hidden_size` is a multiple of 32, a head's size; the context is that of `make_tiny_model`.
     """
-    tokenizer, heads = processor.tokenizer, hidden_size // 32
+    tokenizer = processor.tokenizer
     start, end, image, video = tokenizer.convert_tokens_to_ids([START, END, IMAGE, VIDEO])
-    text = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": hidden_size,
-        "intermediate_size": 3 * hidden_size,
-        "num_hidden_layers": num_layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads,
-        "head_dim": 32,
-        "max_position_embeddings": MAX_TOKENS,
-        "initializer_range": hidden_size**-0.5,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 10_000.0,
-            "mrope_section": [8, 4, 4],
-            "mrope_interleaved": True,
-        },
-        "bos_token_id": None,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [8, 4, 4], "mrope_interleaved": True}
+    text = text_options(tokenizer, hidden_size, num_layers) | {"rope_parameters": rope}
     vision = {
         "depth": 2,
         "hidden_size": vision_size,
@@ -95,8 +77,6 @@ def make_tiny_vision_model(
         tie_word_embeddings=True,
         dtype=torch.float32,
     )
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)
-        model = Qwen3VLForConditionalGeneration(config).float()
+    model = seeded(seed, lambda: Qwen3VLForConditionalGeneration(config))
     model.generation_config.eos_token_id = tokenizer.eos_token_id
-    return model.eval()
+    return model

@@ -87,15 +87,11 @@ def _read_value(text: str, structured: bool) -> Any:
 
     Seed-OSS's template writes lists and objects as Python does, and GLM may escape their quotes.
     """
-    for read in (read_json, read_python, _escaped_json) if structured else (read_json,):
+    readers = (read_json, read_python, lambda text: read_json(read_json(f'"{text}"')))
+    for read in readers if structured else readers[:1]:
         with suppress(ValueError):
             return read(text)
     return text
-
-
-def _escaped_json(text: str) -> Any:
-    """Read JSON text whose quotes are escaped once more."""
-    return read_json(read_json(f'"{text}"'))
 
 
 _PYTHON_WORDS = {"True": True, "False": False}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jmespath
-from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_parsing.response_templates import load_response_template
 
 from ...envs.core import ConfigurationError, MalformedCall, Message, ToolSchema
@@ -20,7 +18,7 @@ ToolParser = Callable[[str], Message]
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class ResponseTemplateFormat:
-    """The tokenizer's own `response_template` (transformers >= 5.13).
+    """The tokenizer's own `response_template`.
 
     Raises:
         ConfigurationError: transformers cannot load it.
@@ -37,9 +35,8 @@ class ResponseTemplateFormat:
             raise ConfigurationError(f"the tokenizer's response_template cannot be used: {error}") from error
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
-        options = {"tools": list(tools)} if tools and _TYPES_ARGUMENTS else {}
         try:
-            parsed = self.tokenizer.parse_response(text, prefix=prefix, **options)
+            parsed = self.tokenizer.parse_response(text, prefix=prefix, tools=list(tools) or None)
             found = parsed.get("tool_calls") or []
             calls = [make_call(jmespath.search(self.payload, call), tools=tools) for call in found]
             content = parsed.get("content") or ""
@@ -50,10 +47,6 @@ class ResponseTemplateFormat:
             return make_message(content, thinking, [], malformed)
         thinking = parsed.get("reasoning_content") or parsed.get("thinking")
         return make_message(content, thinking, calls, [])
-
-
-# transformers >= 5.15 types the arguments by the tool's schema.
-_TYPES_ARGUMENTS = "tools" in inspect.signature(PreTrainedTokenizerBase.parse_response).parameters
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
