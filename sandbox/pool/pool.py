@@ -137,6 +137,7 @@ class ExecutorPool:
 
         Raises:
             EngineError, ImageError: one of them could not be prepared; the others are.
+            SandboxClosedError: the pool was closed meanwhile.
             PoolLoopError: the pool is open in another event loop.
         """
         await self._scheduler_here().prepare(map(check_template, executors), wait=wait)

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Hashable, Iterable
 
-from ..errors import EngineError
+from ..errors import EngineError, SandboxClosedError
 from ..lifecycle import Sandbox
 from .states import WaitingLine
 
@@ -52,6 +52,8 @@ class Preparations:
         if tasks and wait:
             await asyncio.wait(tasks)
             for task in tasks:
+                if task.cancelled():
+                    raise SandboxClosedError("the pool was closed while images were got ready")
                 task.result()
 
     async def stop(self) -> None:
