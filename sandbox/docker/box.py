@@ -10,8 +10,7 @@ from typing import Any, Self
 from ..arguments import checked_environment
 from ..box import Capability
 from ..box_image import BoxImage
-from ..cancellation import finish
-from ..errors import ImageError, SandboxLostError
+from ..errors import ImageError
 from ..host.box_client import BoxClient
 from ..host.connection import Connection
 from ..host.supervised import START_TIMEOUT
@@ -117,14 +116,9 @@ class DockerBox(DockerSandbox[BoxClient], SupervisedBox):
         """See `Box.snapshot`. The image's volumes are not in it. SandboxFileTooLargeError if it has over 16 GiB."""
         self._require_open()
         async with self.engine, snapshots.taken(self.engine) as take:
-            launched, facts = self._launched, self.facts
-            await self._with_box(lambda box: box.freeze())
-            try:
-                assert launched is not None
-                image = await take(launched.container, facts, labels.labels(self.limits.lifetime))
-            finally:
-                with contextlib.suppress(SandboxLostError):
-                    await finish(self._with_box(lambda box: box.thaw()))
+            async with self._frozen():
+                assert self._launched is not None
+                image = await take(self._launched.container, self.facts, labels.labels(self.limits.lifetime))
             yield BoxImage.named(image, pull="never")
 
     async def prepare(self) -> None:

@@ -8,6 +8,7 @@ request. When its host is gone it ends, and the kernel kills the rest.
 from __future__ import annotations
 
 import collections
+import errno
 import json
 import math
 import os
@@ -27,6 +28,7 @@ from .streams import Execution, OpenProgram
 from .supervisor import leave
 
 _FILE_SECONDS = 30.0  # for one piece of a file
+_START_SECONDS = 10.0  # for an open program to begin: the code may stop its process before that
 _INPUT, _OUTPUT = 0, 1  # descriptors of a child
 _CHUNK = 1 << 16
 _NO_ROOM = "no process could be started: the box has no room for one more"
@@ -47,7 +49,7 @@ class Box:
         self.launcher = Launcher(settings, exposure)
         self._executions: dict[int, Execution] = {}  # by the id of their request
         self._open: dict[int, OpenProgram] = {}
-        self._deadlines: dict[int, float] = {}  # of executions
+        self._deadlines: dict[int, float] = {}  # of executions, and of open programs that have not begun
         self._kills = self.memory.oom_kills()
         self._stopped: set[int] = set()  # processes that were stopped before `freeze`
         self._quiet_since = time.monotonic()
@@ -57,7 +59,7 @@ class Box:
         self.host.reply({"id": 0, "bash": False}, [])
         while True:
             self.loop.is_idle = not (self._executions or self._open)
-            idle = math.inf if self._executions else self._quiet_since + self.settings["idle"]
+            idle = math.inf if self._executions or self._open else self._quiet_since + self.settings["idle"]
             deadline = min(self.end, idle, *self._deadlines.values()) if self._deadlines else min(self.end, idle)
             self.loop.pump(deadline)
             if self.loop.unreaped:
@@ -117,9 +119,11 @@ class Box:
             work = lambda: _unpack(spec["unpack"], spec["owner"])  # noqa: E731
         opened = OpenProgram(self.loop, self.launcher, spec, header.get("tty"), work)
         self._open[number] = opened
+        self._deadlines[number] = time.monotonic() + _START_SECONDS
         opened.program.when_started(lambda fault: self._on_started(number, fault))
 
     def _on_started(self, number: int, fault: dict[str, Any]) -> None:
+        self._deadlines.pop(number, None)
         self._answer(number, fault, [])
         if fault:
             self._open.pop(number).close()
@@ -143,6 +147,7 @@ class Box:
 
     def _on_release(self, number: int, header: dict[str, Any], payload: bytes) -> None:
         opened = self._open.pop(header["process"], None)
+        self._deadlines.pop(header["process"], None)
         if opened is not None:  # it could be started
             opened.close()
         self._answer(number, {}, [])
@@ -172,7 +177,10 @@ class Box:
 
     def _expire(self, number: int) -> None:
         self._deadlines.pop(number, None)
-        self._executions[number].expire()
+        if number in self._executions:
+            self._executions[number].expire()
+        else:
+            self._on_started(number, {"fault": "start", "errno": errno.ETIMEDOUT, "detail": "its process was stopped"})
 
     def _after_exits(self) -> None:
         if not self.loop.exits:

@@ -82,9 +82,11 @@ class Unpacker:
 
     Args:
         target: the folder.
-        owner: the user and group of what is written; None for the process's own.
-        limit: bytes, and at least 1,000 for each name. If it is given, the stream may be hostile: only files and
-            folders are written, inside of the target, and without special modes or times.
+        owner: the user and group of what is written.
+        limit: bytes, and at least 1,000 for each name.
+
+    Without an owner the stream may be hostile: only files and folders are written, inside of the target, and without
+    special modes or times.
     """
 
     def __init__(self, target: str, owner: tuple[int, int] | None = None, limit: float = math.inf) -> None:
@@ -93,7 +95,7 @@ class Unpacker:
         self._target = target
         self._owner = owner
         self._left = limit
-        self._guarded = limit < math.inf
+        self._guarded = owner is None
         self._decoder = Decoder(max_payload=PIECE)
         self._file, self._when = -1, 0.0  # the descriptor of the file that is being written, and its time
         self._folders: list[tuple[str, int, float]] = []

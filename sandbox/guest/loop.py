@@ -71,6 +71,10 @@ class Loop:
         self.exits.pop(pid, None)  # of an earlier process with this id
         self._expected.add(pid)
 
+    def is_unreaped(self, pid: int) -> bool:
+        """Whether an expected child still has its process id, which no other process can have meanwhile."""
+        return pid in self._expected
+
     def reap(self) -> None:
         """Take the wait status of every child that has ended."""
         self.unreaped = False

@@ -187,9 +187,13 @@ class Program:
     def signal(self, number: int) -> None:
         """Signal the process and every one that it has started."""
         if number != signal.SIGKILL:
-            processes.send(processes.marked(self.mark), number)
+            processes.send(self._processes(), number)
         else:
-            processes.kill_all(lambda: processes.marked(self.mark), processes.send)
+            processes.kill_all(self._processes, processes.send)
+
+    def _processes(self) -> set[int]:
+        # The first process may have set its mark anew: then its call would never end.
+        return processes.marked(self.mark) | ({self.pid} if self.loop.is_unreaped(self.pid) else set())
 
     def close(self) -> None:
         self.loop.unwatch(self.faults)

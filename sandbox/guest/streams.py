@@ -210,6 +210,8 @@ class OpenProgram:
         self.program.close()
         self._at_end = True
         self._answer_reader()
+        if self.status is None:
+            self.on_exit(signal.SIGKILL)
 
     def _read(self) -> None:
         try:

@@ -129,8 +129,9 @@ def fault_error(fault: Fault, spec: Mapping[str, Any]) -> Exception:
     """Return the error for a program that was not started."""
     if fault.stage == "user":
         return ValueError(f"user={spec.get('user')!r}: {fault.detail}")
-    if fault.stage == "cwd":
-        return file_error(fault.errno, str(spec.get("cwd")), fault.detail)
+    if fault.stage == "cwd" or "command" not in spec:
+        path = spec.get("pack") or spec.get("unpack") or spec.get("cwd")
+        return file_error(fault.errno, str(path), fault.detail)
     return SandboxError(fault.detail)
 
 

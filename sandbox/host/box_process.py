@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from ..box import Process
-from ..errors import SandboxLostError
+from ..errors import SandboxClosedError, SandboxLostError
 from ..guest.protocol import PIECE
 from .client import MARGIN, Client
 from .connection import Answer, Decode
@@ -44,7 +44,7 @@ class RemoteProcess(Process):
         # Answers that are still to come, so that no output is lost when a caller stops waiting.
         self._reading: asyncio.Future[Answer[tuple[bytes, bool]]] | None = None
         self._waiting: asyncio.Future[Answer[int]] | None = None
-        self._at_end = False
+        self._at_end = self._is_released = False
 
     async def read(self, *, timeout: float = math.inf) -> bytes:
         if self._at_end:
@@ -78,11 +78,15 @@ class RemoteProcess(Process):
     async def release(self) -> None:
         """Kill the program and its processes, unless the box is gone."""
         with contextlib.suppress(SandboxLostError):
-            await self._answer(self._begin("release", b"", decode_nothing), _PATIENCE)
+            release = self._begin("release", b"", decode_nothing)
+            self._is_released = True
+            await self._answer(release, _PATIENCE)
 
     def _begin(
         self, operation: str, payload: bytes, decode: Decode[Content], **fields: int
     ) -> asyncio.Future[Answer[Content]]:
+        if self._is_released:
+            raise SandboxClosedError("a program is used in the block that opened it")
         header = {"op": operation, "process": self._number, **fields}
         return self._client.connection.request(header, payload, decode)[1]
 

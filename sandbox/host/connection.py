@@ -45,8 +45,9 @@ class Connection(asyncio.Protocol):
         self.on_call: Callable[[int, bytes], None] | None = None  # takes calls of the code; None while no code runs
         self.received = 0  # bytes so far
         self._stderr = bytearray()
-        # The longest answer is a file, or the output of a call, and 1 MiB for everything else.
-        longest = max(size_of(limits.max_file), 8 * size_of(limits.max_output))
+        # The longest answer is a file, or the output of a call, and 1 MiB for everything else. A call of a `Box` may
+        # ask for 16 MiB of each stream, whatever the limits.
+        longest = max(size_of(limits.max_file), 8 * size_of(limits.max_output), 32 << 20)
         self._decoder = Decoder(max_payload=longest + (1 << 20))
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, tuple[asyncio.Future[Any], Decode[Any]]] = {}  # by the id of the request

@@ -118,6 +118,12 @@ class SupervisedSandbox(Sandbox, Generic[Guest]):
         self._give_up("it was closed")
         await finish(self._close())
 
+    async def reset(self) -> None:
+        self._require_open()
+        await self.close()
+        self._renew()  # else the next `close` would take this box for a closed one
+        await self.start()
+
     async def _open_box(self) -> None:
         """Make a box and its files. If this fails, or this is closed meanwhile, nothing is left."""
         self._opening = opening = asyncio.ensure_future(self._open())

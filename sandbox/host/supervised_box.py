@@ -31,6 +31,8 @@ from .supervised import SupervisedSandbox
 
 Result = TypeVar("Result")
 
+_STALL_SECONDS = 30.0  # in which no byte of a folder goes in or out: the code may have stopped the process that copies
+_STALLED = "the copy was ended before its end, or stopped"
 _OUTPUTS = range(1 << 10, (16 << 20) + 1)  # bytes kept of each stream
 
 
@@ -45,6 +47,7 @@ class SupervisedBox(SupervisedSandbox[BoxClient], Box):
     def _renew(self) -> None:
         super()._renew()
         self._out_of_memory = False
+        self._freezing = asyncio.Lock()
 
     def _guest(self, connection: Connection) -> BoxClient:
         return BoxClient(connection, self.limits, self._revive)
@@ -118,10 +121,13 @@ class SupervisedBox(SupervisedSandbox[BoxClient], Box):
             while batch:
                 following = asyncio.ensure_future(asyncio.to_thread(next, batches, b""))
                 try:
-                    await process.write(batch)
+                    async with asyncio.timeout(_STALL_SECONDS):
+                        await process.write(batch)
+                except TimeoutError:
+                    raise file_error(errno.EIO, target, _STALLED) from None
                 finally:
                     batch = await finish(_result(following))
-            while data := await process.read():
+            while data := await process.read(timeout=_STALL_SECONDS):
                 report += data
         _check_report(bytes(report), target)
 
@@ -131,12 +137,24 @@ class SupervisedBox(SupervisedSandbox[BoxClient], Box):
         spec = {"pack": source, "exclude": list(exclude), "user": "0"}
         with contextlib.closing(Unpacker(os.fspath(target), limit=limit)) as unpacker:
             async with self._opened(spec) as process:
-                while not unpacker.at_end and (data := await process.read()):
+                while not unpacker.at_end and (data := await process.read(timeout=_STALL_SECONDS)):
                     with _named(source):
                         await finish(asyncio.to_thread(unpacker.feed, data))
         if not unpacker.at_end:
-            raise file_error(errno.EIO, source, "the copy was ended before its end")
+            raise file_error(errno.EIO, source, _STALLED)
         return unpacker.refused
+
+    @contextlib.asynccontextmanager
+    async def _frozen(self) -> AsyncIterator[None]:
+        """Stop every process of the box but the guest, for one snapshot at a time."""
+        async with self._freezing:
+            try:
+                await self._with_box(lambda box: box.freeze())
+                yield
+            finally:  # also where the request was cancelled: the guest may have carried it out
+                if self._box is not None:
+                    with contextlib.suppress(SandboxLostError):
+                        await finish(self._with_box(lambda box: box.thaw()))
 
     async def _with_box(self, request: Callable[[BoxClient], Coroutine[Any, Any, Result]]) -> Result:
         """Make a request. Give up a box that is lost.
@@ -191,7 +209,7 @@ def _check_report(report: bytes, path: str) -> None:
     with _named(path):
         frames = Decoder(max_payload=0).feed(report)
         if len(frames) != 1:
-            raise FolderError(errno.EIO, "the copy was ended before its end")
+            raise FolderError(errno.EIO, _STALLED)
         raise_error(frames[0][0])
 
 

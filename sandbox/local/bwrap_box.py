@@ -13,7 +13,7 @@ from ..arguments import checked_environment
 from ..box import Capability
 from ..box_image import BoxImage
 from ..cancellation import finish
-from ..errors import EngineError, SandboxLostError
+from ..errors import EngineError
 from ..host.box_client import BoxClient
 from ..host.seccomp import box_seccomp, compiled_filter
 from ..host.supervised import START_TIMEOUT
@@ -87,20 +87,14 @@ class BwrapBox(BwrapSandbox[BoxClient], SupervisedBox):
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[BoxImage]:
         """See `Box.snapshot`."""
-        self._require_open()
-        assert self._process is not None
-        assert self._process.folder is not None
-        await self._with_box(lambda box: box.freeze())
-        copying = asyncio.ensure_future(asyncio.to_thread(layers.take_snapshot, self._process.folder))
-        try:
-            try:
+        async with contextlib.AsyncExitStack() as removal:
+            async with self._frozen():
+                assert self._process is not None
+                assert self._process.folder is not None
+                copying = asyncio.ensure_future(asyncio.to_thread(layers.take_snapshot, self._process.folder))
+                removal.push_async_callback(lambda: finish(_remove_snapshot(copying)))
                 await asyncio.wait([copying])
-            finally:
-                with contextlib.suppress(SandboxLostError):
-                    await finish(self._with_box(lambda box: box.thaw()))
             yield BoxImage(kind="rootfs", source=str(copying.result()))
-        finally:
-            await finish(_remove_snapshot(copying))
 
     async def prepare(self) -> None:
         await asyncio.to_thread(layers.layers_of, self.image)

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -15,7 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from gymnast.sandbox import Box, BoxImage, BwrapBox, EngineError, ImageError, Limits, Status
+from gymnast.sandbox import (
+    Box,
+    BoxImage,
+    BwrapBox,
+    EngineError,
+    ImageError,
+    Limits,
+    SandboxClosedError,
+    SandboxLostError,
+    Status,
+)
 from gymnast.sandbox.local.layers import reap
 from gymnast.sandbox.testing.conformance import BOX_CHECKS, Check
 
@@ -176,3 +188,77 @@ async def test_nothing_is_left_after_a_cancelled_start_and_a_cancelled_snapshot(
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)
         assert (await box.exec("echo on")).stdout == "on\n"
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_a_box_that_was_reset_is_closed_like_a_new_one() -> None:
+    async with BwrapBox(limits=LIMITS) as box:
+        await box.exec("echo x > /root/file")
+        await box.reset()
+        assert not (await box.exec("test -e /root/file")).ok
+    assert box.state == "closed"
+
+
+async def test_a_lost_box_says_so_when_it_is_kept_as_an_image() -> None:
+    async with BwrapBox(limits=LIMITS) as box:
+        assert box._process is not None
+        os.killpg(box._process.popen.pid, 9)
+        for _ in range(2):
+            with pytest.raises(SandboxLostError, match="the box is lost"):
+                await box.snapshot().__aenter__()
+
+
+# --- processes --------------------------------------------------------------------------------------------------
+
+WRITER = "(while :; do echo x >> /root/log; sleep 0.02; done) >/dev/null 2>&1 & until test -s /root/log; do :; done"
+
+
+async def still_writes(box: Box) -> None:
+    size = (await box.exec("wc -c < /root/log")).stdout.strip()
+    grown = await box.exec(f"until [ $(wc -c < /root/log) -gt {size} ]; do sleep 0.02; done", timeout=5)
+    assert grown.status is Status.OK
+
+
+async def test_processes_go_on_after_a_snapshot_that_was_cancelled_and_after_two_at_once() -> None:
+    async with BwrapBox(limits=LIMITS) as box:
+        await box.exec(WRITER)
+        for passes in range(1, 4):
+            taking = asyncio.ensure_future(box.snapshot().__aenter__())
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+            await still_writes(box)
+        async with box.snapshot(), contextlib.AsyncExitStack() as more:
+            await asyncio.gather(*(more.enter_async_context(box.snapshot()) for _ in range(3)))
+            await still_writes(box)
+
+
+async def test_a_program_is_used_in_its_block_only(usual: BwrapBox) -> None:
+    async with usual.open("cat") as program:
+        waiting = asyncio.ensure_future(program.wait())
+        assert await program.read(timeout=0.05) == b""
+    assert await waiting == -9
+    for call in (program.write(b"x"), program.signal(9)):
+        with pytest.raises(SandboxClosedError, match="in the block that opened it"):
+            await call
+    assert (await usual.exec("echo on")).stdout == "on\n"
+
+
+async def test_a_box_with_an_open_program_is_not_idle() -> None:
+    async with BwrapBox(limits=Limits(idle=0.5)) as box, box.open("sleep 1") as program:
+        assert await program.wait() == 0
+
+
+async def test_a_call_may_have_more_output_than_the_limits_of_executors() -> None:
+    async with BwrapBox(limits=Limits(max_file="64k", max_code="64k", max_output="64k")) as box:
+        flood = await box.exec("head -c 9000000 /dev/zero | tee /root/file", max_output=16 << 20)
+        assert (len(flood.stdout), flood.dropped_bytes) == (9_000_000, 0)
+        assert len(await box.read_file("/root/file")) == 9_000_000
+
+
+async def test_links_stay_inside_whatever_the_limit_of_a_copy(usual: BwrapBox, tmp_path: Path) -> None:
+    await usual.exec("mkdir -p /root/links && ln -s /etc/passwd /root/links/link")
+    assert await usual.copy_out("/root/links", tmp_path, limit=sys.maxsize) == ["link: it is a symbolic link"]
+    assert await usual.copy_out("/root/links", tmp_path, limit=math.inf) == ["link: it is a symbolic link"]  # pyright: ignore[reportArgumentType]
+    assert os.listdir(tmp_path) == []

@@ -23,6 +23,7 @@ from gymnast.sandbox import (
     SandboxLostError,
     Status,
 )
+from gymnast.sandbox.host import supervised_box
 
 LIMITS = Limits(memory="128m", pids=64, shm="16m", tmp="16m", workspace="16m", max_file="4m", max_code="4m")
 PTRACE, KCMP, BPF, KEYCTL, PIDFD_GETFD, VM_READ, SETNS = {
@@ -268,3 +269,20 @@ async def test_a_call_beside_a_flood_returns_in_time(fresh: Box) -> None:
         assert slowest < 2
         assert (await flood).dropped_bytes > 0
         stuck.cancel()
+
+
+async def test_a_program_that_drops_its_mark_ends_at_its_timeout(fresh: Box) -> None:
+    result = await fresh.exec("ulimit -x 5; while :; do :; done", timeout=1)
+    assert result.status is Status.TIMEOUT
+    assert (await fresh.exec("echo on")).stdout == "on\n"
+
+
+async def test_copies_whose_process_is_stopped_end(fresh: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervised_box, "_STALL_SECONDS", 2.0)
+    (tmp_path / "file").write_bytes(bytes(20_000_000))
+    stop = "(while :; do kill -STOP -1; done) >/dev/null 2>&1 &"
+    await fresh.exec(f"mkdir /d; head -c 20000000 /dev/zero > /d/file; {stop}")
+    for copy in (fresh.copy_out("/d", tmp_path / "out"), fresh.copy_in(tmp_path, "/in")):
+        with pytest.raises(SandboxFileError, match=r"ended before its end, or stopped|its process was stopped"):
+            await asyncio.wait_for(copy, 60)
+    await fresh.ping()
