@@ -84,10 +84,5 @@ TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (
 )
 """The types of a column of CSV, and how each of its fields is written."""
 
-READERS: dict[str, Callable[[Path], Any]] = {
-    ".json": _json,
-    ".jsonl": _json_lines,
-    ".csv": _csv,
-    ".parquet": _parquet,
-}
+READERS: dict[str, Callable[[Path], Any]] = {".json": _json, ".jsonl": _json_lines, ".csv": _csv, ".parquet": _parquet}
 """How a file of rows is read, by the ending of its name."""

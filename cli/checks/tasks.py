@@ -11,15 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...envs import (
-    Episode,
-    EpisodeLimits,
-    ScriptedPolicy,
-    TaskEnv,
-    episode_specs,
-    play_episode,
-    tool_call,
-)
+from ...envs import Episode, EpisodeLimits, ScriptedPolicy, TaskEnv, episode_specs, play_episode, tool_call
 from ...envs.tasks.harbor import read_task, row_of
 from ...envs.tasks.machine import image_of
 from ...envs.tasks.settings import resolve_variables

@@ -53,12 +53,7 @@ def _trajectory(episode: Episode, row: EpisodeRow, model: str) -> dict[str, Any]
     return {
         "schema_version": SCHEMA,
         "session_id": f"{origin_of(row)}:{episode.spec.group}:{episode.spec.member}",
-        "agent": {
-            "name": "gymnast",
-            "version": __version__,
-            "model_name": model,
-            "tool_definitions": episode.tools,
-        },
+        "agent": {"name": "gymnast", "version": __version__, "model_name": model, "tool_definitions": episode.tools},
         "steps": steps,
         "final_metrics": {
             "total_prompt_tokens": sum(turn.num_prompt_tokens for turn in turns),

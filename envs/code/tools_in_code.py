@@ -33,10 +33,7 @@ _HEADING = {
 _ACTIONS = """\
 You act by writing code, in a block that begins with a line ```{language} and ends with a line ```. The block is run, \
 and the next message has what it prints and the value of its last expression. Its state stays for the next block."""
-_FUNCTIONS = {
-    "python": "These functions are defined:",
-    "bash": _HEADING["bash"],
-}
+_FUNCTIONS = {"python": "These functions are defined:", "bash": _HEADING["bash"]}
 
 
 class ToolsInCodeEnv(LeasedBoxEnv):

@@ -163,9 +163,7 @@ class _EventLoopThread:
         return result
 
 
-async def _errors_as_values(
-    coroutine: Coroutine[Any, Any, Result],
-) -> tuple[Result | None, BaseException | None]:
+async def _errors_as_values(coroutine: Coroutine[Any, Any, Result]) -> tuple[Result | None, BaseException | None]:
     """Return the result or the error. A `SystemExit` that a task raises would end the loop's thread."""
     try:
         return await coroutine, None
