@@ -6,10 +6,12 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 from ...sandbox.base import Executor
+from ...sandbox.defaults.executor import default_executor
 from ...sandbox.limits import check_timeout, size_of
 from ...sandbox.pool import ExecutorPool
 from ..core import Message, StepResult, StopReason
@@ -21,6 +23,12 @@ from .files import files_of, hand_in, log_near_columns, put_files, submit_of
 from .grading import HiddenCheck, checks_of, same_answer
 from .results import Language, describe
 from .tools_in_code import ToolsIn, ToolsInCodeEnv
+
+
+@cache
+def _own_executor() -> Executor:
+    """Return the executor of all environments that were given none, so that their copies share one pool."""
+    return default_executor()
 
 
 class CodeEnv(ToolsInCodeEnv):
@@ -82,10 +90,19 @@ class CodeEnv(ToolsInCodeEnv):
             EngineError: no executor is given, and this machine has neither Docker nor bubblewrap.
             ValueError: the executor is started already, or an option is out of its range.
         """
-        super().__init__(code_executor, tools, **options)
+        executor = _own_executor() if code_executor is None else code_executor
+        what = "code_executor must be an executor such as DockerExecutor()"
+        super().__init__(executor, tools, Executor, what, **options)
         self._set_options(tools_in=tools_in, code_actions=code_actions, max_code_calls=max_code_calls)
         self.code_timeout = check_timeout(self.code_timeout if code_timeout is None else code_timeout, "code_timeout")
         self.min_step_seconds = (SLOW_CALLS + 1) * self.code_timeout  # a turn, whose last call begins in time
+
+    def box_for(self, task: Mapping[str, Any]) -> Executor:
+        """Return the executor that the boxes of this task's episodes are made like; override it to choose another.
+
+        By default the row's `image`, if it has one, replaces that of `code_executor`.
+        """
+        return self._prototype if task.get("image") is None else self._prototype.variant(image=task["image"])
 
     # The tools. The box keeps their time itself, and calls of one turn wait for one another.
 
@@ -226,7 +243,7 @@ class CodeEnv(ToolsInCodeEnv):
         submit_of(task)  # raises now if the row is wrong, before a box or a turn is spent on it
         files_of(task)
         log_near_columns(task)
-        self.task, self.given_answer, self._handed_in = task, None, None
+        self.given_answer, self._handed_in = None, None
         self.metrics["code_errors"] = 0.0
 
 

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from ...sandbox.base import ExecutionResult, Status
+from ...sandbox.base import ExecutionResult, Executor, Status
 from ...sandbox.limits import check_positive
 from ..core import ConfigurationError, Message, StepResult, ToolCall, ToolSchema, text_of
 from ..episode import ToolCallRecord
+from ..tool_env.leased_box import LeasedBoxEnv
 from ..tools.execution import call_within
 from ..tools.runner import CallResult
 from ..tools.tool import Tool
@@ -17,7 +18,6 @@ from .actions import Language, code_of
 from .files import files_of
 from .functions import declaration, name_in_python, source
 from .inside import InsideCalls
-from .leased_box import LeasedBoxEnv
 
 ToolsIn = Literal["python", "bash", "calls"]
 
@@ -36,7 +36,7 @@ and the next message has what it prints and the value of its last expression. It
 _FUNCTIONS = {"python": "These functions are defined:", "bash": _HEADING["bash"]}
 
 
-class ToolsInCodeEnv(LeasedBoxEnv):
+class ToolsInCodeEnv(LeasedBoxEnv[Executor]):
     """The part of `CodeEnv` that lets code call tools."""
 
     tools_in: ToolsIn = "python"
@@ -95,6 +95,8 @@ class ToolsInCodeEnv(LeasedBoxEnv):
 
     async def _acquire(self) -> None:
         await super()._acquire()
+        for path, data in files_of(self.task).items():
+            await self.box.write_file(path, data)
         await self._offer(self._all_tools())  # before `reset_task`, which may run code
 
     async def _begin(self, messages: list[Message]) -> None:

@@ -8,41 +8,28 @@ import posixpath
 import time
 
 from ...sandbox.box import Box
-from ...sandbox.errors import SandboxClosedError
 from ...sandbox.limits import check_timeout
 from ..core import Message, StepResult
-from ..tool_env.tool_env import ToolEnv
+from ..tool_env.leased_box import LeasedBoxEnv
 from ..tools.execution import SLOW_CALLS
 from ..tools.mark import tool
 from .shell import Outcome, Shell
 
 
-class ComputerEnv(ToolEnv):
+class ComputerEnv(LeasedBoxEnv[Box]):
     """The part of `TaskEnv` that has the tools."""
 
     command_timeout: float = 60.0
 
-    _box: Box | None = None  # of this episode
     _shell: Shell | None = None
     _user: str | int | None = None
     _time_ends: float = math.inf
     _turn_ends: float = math.inf
 
     @property
-    def box(self) -> Box:
-        """This episode's box; for tools, `reset_task` and `agrade`.
-
-        Raises:
-            SandboxClosedError: the episode has not begun or is over.
-        """
-        if self._box is None:
-            raise SandboxClosedError(f"{type(self).__name__} has no box now: it has one from reset until it is closed")
-        return self._box
-
-    @property
     def shell(self) -> Shell:
         """The shell in it; SandboxClosedError as for `box`."""
-        assert self.box is self._box is not None
+        assert self.box is not None
         assert self._shell is not None
         return self._shell
 

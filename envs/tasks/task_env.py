@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -11,16 +10,16 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from ...sandbox.box import Box
-from ...sandbox.errors import SandboxError, SandboxFileError, SandboxLostError
+from ...sandbox.errors import SandboxFileError, SandboxLostError
 from ...sandbox.limits import amount_of, check_timeout
-from ...sandbox.pool import ExecutorPool, pool_of
+from ...sandbox.pool import ExecutorPool
 from ..core import ConfigurationError, Message, StepResult, StopReason
 from ..tools.execution import SLOW_CALLS
 from ..tools.mark import tool
 from ..tools.sources import ToolLike
 from ..tools.tool import Tool
 from .computer import ComputerEnv
-from .harbor import HarborTask, Stage, UnfitTaskError, read_task
+from .harbor import HarborTask, Stage, read_task
 from .machine import begin_stage, box_of, set_up
 from .shell import Shell
 from .verifier import Verdict, Verify, verify
@@ -45,13 +44,10 @@ class TaskEnv(ComputerEnv):
     that is never reached counts as 0.
     """
 
-    task: Mapping[str, Any] = MappingProxyType({})  # this episode's row
-
     _task: HarborTask
     _stages: Sequence[Stage] = ()
     _place: int = 0  # of the stage that is played
     _how: Mapping[str, Any] = MappingProxyType({})  # the directory and variables of programs in the box
-    _is_out_of_memory: bool = False
 
     def __init__(
         self,
@@ -82,9 +78,6 @@ class TaskEnv(ComputerEnv):
             TypeError: `box` is no box, or an option is unknown.
             ValueError: there is no tool of a name, or an option is out of its range.
         """
-        prototype = box.template if isinstance(box, ExecutorPool) else box
-        if not isinstance(prototype, Box):
-            raise TypeError(f"box must be a box such as DockerBox(), or a pool of boxes, got {box!r:.200}")
         if verify not in get_args(Verify):
             raise ValueError(f"verify must be one of {get_args(Verify)}, got {verify!r}")
         if unknown := [name for name in tools if isinstance(name, str) and name not in TOOLS]:
@@ -92,14 +85,13 @@ class TaskEnv(ComputerEnv):
         if not 0 < amount_of(time_scale, "time_scale", "times the time of a task") < math.inf:
             raise ValueError(f"time_scale must be positive, got {time_scale!r}")
         self._chosen = {name for entry in tools if isinstance(entry, str) for name in TOOLS[entry]}
-        super().__init__([entry for entry in tools if not isinstance(entry, str)], **options)
-        self._pool = box if isinstance(box, ExecutorPool) else pool_of(box, max_boxes=_MAX_BOXES, warm=0)
-        self._prototype, self._time_scale = prototype, time_scale
+        others = [entry for entry in tools if not isinstance(entry, str)]
+        super().__init__(box, others, Box, "box must be a box such as DockerBox()", _MAX_BOXES, **options)
+        self._time_scale = time_scale
         self._verify: Verify = verify
         timeout = self.command_timeout if command_timeout is None else command_timeout
         self.command_timeout = check_timeout(timeout, "command_timeout")
         self.min_step_seconds = (SLOW_CALLS + 1) * self.command_timeout
-        self._lease = contextlib.AsyncExitStack()  # of the box
         self._verdicts: list[Verdict] = []
 
     @tool(timeout=math.inf, final=True)
@@ -126,48 +118,30 @@ class TaskEnv(ComputerEnv):
         found = read_task(task["task_dir"])
         return box_of(self._prototype, found, found.stages()[0].agent, machine=found.machine)
 
-    async def aprepare(self, tasks: Sequence[Mapping[str, Any]]) -> None:
-        templates: dict[Any, Box] = {}
-        for task in tasks:
-            with contextlib.suppress(Exception):  # the episode of this task says what is wrong with it
-                template = self.box_for(task)
-                templates[template.key] = template
-        with contextlib.suppress(SandboxError):  # so does the first episode
-            await self._pool.prepare(*templates.values(), wait=False)
-
-    async def areset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[list[Message], dict[str, Any]]:
-        await self._lease.aclose()
-        try:
-            messages, info = await super().areset(seed=seed, options=options)
-        except BaseException:
-            await self._lease.aclose()
-            raise
-        self._begin_clock()
-        return messages, info
-
     async def _prepare(self, task: Mapping[str, Any]) -> None:
         if not isinstance(task.get("task_dir"), str):
             raise ConfigurationError(f"TaskEnv: the row has no 'task_dir', the folder of a task: {sorted(task)}")
-        try:
-            self._task = read_task(task["task_dir"])
-        except UnfitTaskError as error:
-            raise ConfigurationError(str(error)) from None
-        self.task, self._stages = task, self._task.stages()
-        self._place, self._verdicts, self._is_out_of_memory = 0, [], False
+        await super()._prepare(task)
+        self._task = read_task(task["task_dir"])
+        self._stages = self._task.stages()
+        self._place, self._verdicts = 0, []
         self._user = self._stages[0].agent.user
 
     async def _acquire(self) -> None:
         started = time.perf_counter()
-        async with contextlib.AsyncExitStack() as lease:
-            self._box = await lease.enter_async_context(self._pool.lease(self.box_for(self.task)))
-            self._how = await set_up(self._box, self._task)
-            await begin_stage(self._box, self._stages[0], self._how)
-            self._shell = Shell(self._box, **self._how, user=self._user)
-            lease.push_async_callback(self._shell.close)
-            self._lease = lease.pop_all()
+        await super()._acquire()
+        self._how = await set_up(self.box, self._task)
+        await begin_stage(self.box, self._stages[0], self._how)
+        self._begin_shell()
         self.metrics["setup_seconds"] = time.perf_counter() - started
+
+    def _begin_shell(self) -> None:
+        assert self._lease is not None
+        self._shell = Shell(self.box, **self._how, user=self._user)
+        self._lease.push_async_callback(self._shell.close)
+
+    async def _begin(self, messages: list[Message]) -> None:
+        self._begin_clock()
 
     def _begin_clock(self) -> None:
         seconds = self._stages[self._place].agent.timeout_sec
@@ -198,14 +172,6 @@ class TaskEnv(ComputerEnv):
         reason = self.box.retire_reason
         return reason is not None and reason.category == "oom"
 
-    async def aclose(self) -> None:
-        self._over = True
-        try:
-            await self._lease.aclose()
-        finally:
-            self._box = self._shell = None
-            await super().aclose()
-
     # Grading.
 
     async def _next_stage(self) -> str | None:
@@ -222,8 +188,7 @@ class TaskEnv(ComputerEnv):
         if stage.agent.user != self._user:
             self._user = stage.agent.user
             await self.shell.close()
-            self._shell = Shell(self.box, **self._how, user=self._user)
-            self._lease.push_async_callback(self._shell.close)
+            self._begin_shell()
         self._begin_clock()
         return stage.instruction
 

@@ -70,7 +70,7 @@ async def test_a_row_whose_image_cannot_be_had_stops_the_run(executor: Any, imag
 
 
 def test_a_pool_of_whole_boxes_is_refused() -> None:
-    with pytest.raises(TypeError, match="the pool of a CodeEnv lends executors, not DockerBox"):
+    with pytest.raises(TypeError, match="the pool of a CodeEnv lends instances of Executor, not DockerBox"):
         CodeEnv(ExecutorPool(DockerBox()))
 
 

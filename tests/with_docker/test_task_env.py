@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gymnast.envs import (
+    ConfigurationError,
     Episode,
     Message,
     RolloutEngine,
@@ -22,7 +23,7 @@ from gymnast.envs import (
     tool_call,
 )
 from gymnast.envs.tasks.harbor import read_task
-from gymnast.sandbox import DockerBox, Limits
+from gymnast.sandbox import DockerBox, ExecutorPool, Limits
 
 from ..envs.test_harbor_tasks import FOLDER
 
@@ -204,6 +205,13 @@ async def test_an_agent_that_uses_up_the_memory_of_its_box_fails_its_task_and_no
     for command in (HOG, f"echo -1000 > /proc/self/oom_score_adj; {processes}"):
         episode = await play_in("plain", command)
         assert (episode.failure, episode.reward) == (None, 0.0), episode
+
+
+async def test_a_pool_of_another_event_loop_is_a_mistake_and_no_failed_episode() -> None:
+    async with ExecutorPool(DockerBox(limits=LIMITS), max_boxes=1, warm=0) as pool:
+        engine = RolloutEngine(TaskEnv(pool), ScriptedPolicy([SUBMIT]))
+        with pytest.raises(ConfigurationError, match="open in another event loop"):
+            await asyncio.to_thread(engine.play, harbor_tasks(FOLDER / "plain"))
 
 
 async def test_a_cancelled_episode_leaves_no_box() -> None:

@@ -6,63 +6,60 @@ import contextlib
 import inspect
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 from ...sandbox.base import Executor
-from ...sandbox.defaults.executor import default_executor
+from ...sandbox.box import Box
 from ...sandbox.errors import EngineLoopError, PoolLoopError, SandboxClosedError, SandboxError
 from ...sandbox.pool import ExecutorPool, pool_of
 from ..core import ConfigurationError, Message
-from ..tool_env.tool_env import ToolEnv
 from ..tools.sources import ToolLike
-from .files import files_of
+from .tool_env import ToolEnv
+
+Leased = TypeVar("Leased", Executor, Box)
 
 
-@cache
-def _own_executor() -> Executor:
-    """Return the executor of all environments that were given none, so that their copies share one pool."""
-    return default_executor()
-
-
-class LeasedBoxEnv(ToolEnv):
-    """The part of `CodeEnv` that leases boxes and gives them back."""
+class LeasedBoxEnv(ToolEnv, Generic[Leased]):
+    """The part of `CodeEnv` and `TaskEnv` that leases boxes and gives them back."""
 
     task: Mapping[str, Any] = MappingProxyType({})  # this episode's row
 
     _pool: ExecutorPool
-    _template: Executor  # of this episode's boxes
-    _box: Executor | None = None
+    _prototype: Leased
+    _template: Leased  # of this episode's boxes
+    _box: Leased | None = None
     _lease: contextlib.AsyncExitStack | None = None  # gives the box back
     _lease_seconds: float = 0.0
 
     def __init__(
-        self, code_executor: Executor | ExecutorPool | None = None, tools: Sequence[ToolLike] = (), **options: Any
-    ) -> None:
-        """Make the environment; see `CodeEnv`."""
-        misplaced = sorted(set(options) & set(inspect.signature(ExecutorPool).parameters))
-        if misplaced:
-            raise TypeError(
-                f"{misplaced[0]} is an option of the pool: {type(self).__name__}(ExecutorPool(executor, "
-                f"{misplaced[0]}=...))"
-            )
+        self, lender: Any, tools: Sequence[ToolLike], kind: type[Leased], what: str, size: int | None = None, /,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        """Make the environment.
+
+        Args:
+            lender: A box of this kind that is not started, or a pool of them.
+            tools, options: Those of `ToolEnv`.
+            kind: The class of the boxes.
+            what: The argument that has the lender, and its kind, for errors.
+            size: That of a pool that is made; None for the pool's default.
+        """
+        if misplaced := sorted(set(options) & set(inspect.signature(ExecutorPool).parameters)):
+            pool = f"{type(self).__name__}(ExecutorPool(..., {misplaced[0]}=...))"
+            raise TypeError(f"{misplaced[0]} is an option of the pool: {pool}")
         super().__init__(tools, **options)
-        if code_executor is None:
-            code_executor = _own_executor()
-        if not isinstance(code_executor, Executor | ExecutorPool):
-            raise TypeError(
-                f"code_executor must be an executor such as DockerExecutor(), or an ExecutorPool, got {code_executor!r}"
-            )
-        self._pool = code_executor if isinstance(code_executor, ExecutorPool) else pool_of(code_executor)
-        if not isinstance(self._pool.template, Executor):
-            raise TypeError(
-                f"the pool of a {type(self).__name__} lends executors, not {type(self._pool.template).__name__}"
-            )
-        self._executor = self._template = self._pool.template
+        if not isinstance(lender, kind | ExecutorPool):
+            raise TypeError(f"{what}, or an ExecutorPool, got {lender!r:.200}")
+        how = {} if size is None else {"max_boxes": size, "warm": 0}
+        self._pool = lender if isinstance(lender, ExecutorPool) else pool_of(lender, **how)
+        if not isinstance(self._pool.template, kind):
+            wrong = type(self._pool.template).__name__
+            raise TypeError(f"the pool of a {type(self).__name__} lends instances of {kind.__name__}, not {wrong}")
+        self._prototype = self._template = cast(Leased, self._pool.template)
 
     @property
-    def box(self) -> Executor:
+    def box(self) -> Leased:
         """This episode's box; for tools, `reset_task` and `agrade`.
 
         Raises:
@@ -75,20 +72,17 @@ class LeasedBoxEnv(ToolEnv):
             )
         return self._box
 
-    def box_for(self, task: Mapping[str, Any]) -> Executor:
-        """Return the executor that the boxes of this task's episodes are made like; override it to choose another.
-
-        By default the row's `image`, if it has one, replaces that of `code_executor`.
-        """
-        return self._executor if task.get("image") is None else self._executor.variant(image=task["image"])
+    def box_for(self, task: Mapping[str, Any]) -> Leased:
+        """Return the box, not started, that this task's boxes are made like; override it to choose another."""
+        return self._prototype
 
     async def aprepare(self, tasks: Sequence[Mapping[str, Any]]) -> None:
-        templates: dict[Hashable, Executor] = {}
+        templates: dict[Hashable, Leased] = {}
         for task in tasks:
             with contextlib.suppress(Exception):  # the episode of this task says what is wrong with its row
                 template = self.box_for(task)
                 templates[template.key] = template
-        if templates.keys() - {self._executor.key}:
+        if templates.keys() - {self._prototype.key}:
             with contextlib.suppress(SandboxError):  # the first lease says what is wrong with the pool
                 await self._pool.prepare(*templates.values(), wait=False)
 
@@ -117,23 +111,20 @@ class LeasedBoxEnv(ToolEnv):
     async def _prepare(self, task: Mapping[str, Any]) -> None:
         await super()._prepare(task)
         try:
-            self._template = self.box_for(task)
+            self.task, self._template = task, self.box_for(task)
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"there is no box for the row of image={task.get('image')!r}: {error}") from error
+            raise ConfigurationError(f"there is no box for the row {task!r:.200}: {error}") from error
 
     async def _acquire(self) -> None:
         started = time.perf_counter()
-        lease = contextlib.AsyncExitStack()
-        self._box = await self._borrow(lease)
-        self._lease, self._lease_seconds = lease, time.perf_counter() - started
-        for path, data in files_of(self.task).items():
-            await self.box.write_file(path, data)
+        self._lease = contextlib.AsyncExitStack()
+        self._box = await self._borrow(self._lease)
+        self._lease_seconds = time.perf_counter() - started
 
-    async def _borrow(
-        self, lease: contextlib.AsyncExitStack, *, fresh: bool = False, priority: bool = False
-    ) -> Executor:
+    async def _borrow(self, lease: contextlib.AsyncExitStack, *, fresh: bool = False, priority: bool = False) -> Leased:
         try:
-            return await lease.enter_async_context(self._pool.lease(self._template, fresh=fresh, priority=priority))
+            leased = self._pool.lease(cast(Any, self._template), fresh=fresh, priority=priority)
+            return cast(Leased, await lease.enter_async_context(leased))
         except EngineLoopError as error:
             raise ConfigurationError(str(error)) from error
         except PoolLoopError as error:
