@@ -30,6 +30,8 @@ CHECKS: dict[str, Callable[[Subject], Finding]] = {
     "blocking calls": tools.does_not_block,  # last: it looks at the episodes of all others
 }
 
+OF_TOOLS = ("valid calls", "invalid calls", "hostile calls", "time-outs", "files")
+
 
 def check_environment(subject: Subject) -> dict[str, Finding]:
     """Return the findings of all checks; those after `plays` are skipped if no environment can be made."""
@@ -40,7 +42,8 @@ def check_environment(subject: Subject) -> dict[str, Finding]:
         return findings | dict.fromkeys(CHECKS, Finding("skip", "not tried: first mend what `plays` names"))
     for name, check in CHECKS.items():
         try:
-            findings[name] = check(subject)
+            is_idle = name in OF_TOOLS and not subject.tools
+            findings[name] = Finding("skip", "there are no tools") if is_idle else check(subject)
         except Exception as error:  # of the environment, outside an episode
             findings[name] = Finding("fail", f"{type(error).__name__}: {error}")
     return findings

@@ -71,8 +71,6 @@ def rewards_differ(subject: Subject) -> Finding:
 
 def files_are_out_of_reach(subject: Subject) -> Finding:
     """Check that no tool shows a file of this machine, or rewards the attempt."""
-    if not subject.tools:
-        return Finding("skip", "there are no tools")
     secret = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="gymnast-check-") as folder:
         path = Path(folder, "secret.txt")

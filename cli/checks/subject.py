@@ -43,7 +43,8 @@ class Subject:
         specs = episode_specs(self.rows, group_size=members, seed=0)[wanted.start * members : wanted.stop * members]
         limits = EpisodeLimits(max_turns=max_turns or self.max_turns, step_timeout=self.timeout)
         engine = RolloutEngine(self.environment, policy, limits=limits)
-        handler = _Keep(self.warnings)
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: self.warnings.append(record.getMessage())  # type: ignore[method-assign]
         logger = logging.getLogger("gymnast.envs")
         logger.addHandler(handler)
         try:
@@ -98,15 +99,6 @@ class Subject:
     def _make(self, row: Mapping[str, Any]) -> tuple[EpisodeSpec, Any]:
         [spec] = episode_specs([row], group_size=1, seed=0)
         return spec, EnvironmentSource.of(self.environment).create(spec)
-
-
-class _Keep(logging.Handler):
-    def __init__(self, messages: list[str]) -> None:
-        super().__init__(logging.WARNING)
-        self._messages = messages
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._messages.append(record.getMessage())
 
 
 def first_failure(episodes: Sequence[Episode]) -> str | None:

@@ -19,8 +19,6 @@ from ..terminal.verdicts import Finding
 from .agents import hostile_values, parameters_of, valid_arguments
 from .subject import Subject, first_failure
 
-NO_TOOLS = Finding("skip", "there are no tools")
-
 
 def schemas(subject: Subject) -> Finding:
     """Check that the model can learn from the schemas which arguments to give."""
@@ -42,7 +40,7 @@ def schemas(subject: Subject) -> Finding:
         kind = type(environment.unwrapped)
     if issubclass(kind, ToolEnv) and (forgotten := forgotten_tools(kind, ToolEnv)):
         return Finding("warn", f"there are no tools, but {', '.join(forgotten)} could be: mark each tool with @tool")
-    return NO_TOOLS
+    return Finding("skip", "there are no tools")
 
 
 def tools_of_rows(subject: Subject) -> Finding:
@@ -67,8 +65,6 @@ def valid_calls(subject: Subject) -> Finding:
 
     A `ValueError` of a tool tells the model of its mistake.
     """
-    if not subject.tools:
-        return NO_TOOLS
     refused = []
     for tool in subject.tools:
         for seed in range(3):
@@ -104,8 +100,6 @@ def _raised(record: ToolCallRecord) -> str:
 
 def invalid_calls(subject: Subject) -> Finding:
     """Check that a wrong call is the model's mistake: it is told, and the episode goes on."""
-    if not subject.tools:
-        return NO_TOOLS
     for call, message in _invalid(subject.tools):
         episode = subject.call(message)
         if failure := first_failure([episode]):
@@ -129,8 +123,6 @@ def _invalid(tools: list[ToolSchema]) -> Iterator[tuple[str, Message]]:
 
 def hostile_calls(subject: Subject) -> Finding:
     """Check that arguments that are huge, nested or full of special characters do not break the environment."""
-    if not subject.tools:
-        return NO_TOOLS
     values = hostile_values()
     for tool in filter(parameters_of, subject.tools):
         name = tool["function"]["name"]
@@ -145,8 +137,6 @@ def hostile_calls(subject: Subject) -> Finding:
 
 def has_timeouts(subject: Subject) -> Finding:
     """Check that a tool that hangs is given up."""
-    if not subject.tools:
-        return NO_TOOLS
     with subject.made() as environment:
         core = environment.unwrapped
         has_none = isinstance(core, ToolEnv) and core.tool_timeout is None

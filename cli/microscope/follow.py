@@ -9,8 +9,8 @@ from aiohttp import web
 
 from ...records.files.run import Run
 from ...records.files.run_files import IMAGES
-from .index import index_of, to_json
-from .page import chunk, following_page, index_of_runs, page_of_runs
+from .index import to_json
+from .page import chunk, served_index, served_page
 from .runs import Runs
 
 HEADERS = {
@@ -37,16 +37,14 @@ async def serve_page(shown: Run | Runs, port: int, started: Callable[[str], obje
     async def show(request: web.Request) -> web.Response:
         found = find(request)
         found.read()
-        parts = page_of_runs(found) if isinstance(found, Runs) else following_page(found)
-        return web.Response(text="".join(parts), content_type="text/html", headers=HEADERS)
+        return web.Response(text=served_page(found), content_type="text/html", headers=HEADERS)
 
     async def index(request: web.Request) -> web.Response:
         found = find(request)
         found.read()
         if request.query.get("since") == str(found.changes):
             return web.Response(status=204)
-        value = index_of_runs(found) if isinstance(found, Runs) else index_of(found)
-        return web.json_response(text=to_json(value), headers=HEADERS)
+        return web.json_response(text=to_json(served_index(found)), headers=HEADERS)
 
     async def episodes(request: web.Request) -> web.Response:
         found = find(request)

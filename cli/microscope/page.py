@@ -11,7 +11,7 @@ import base64
 import gzip
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -43,7 +43,7 @@ def write_page(run: Run, path: Path) -> None:
     """Write the page of a run that was read."""
     home = os.path.relpath(run.folder, path.parent)
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(_page(run.folder, SCRIPTS, index_of(run) | {"home": f"{quote(home)}/"}, _chunks(run)))
+        file.writelines(_page(run, index_of(run) | {"home": f"{quote(home)}/"}, _chunks(run)))
 
 
 def write_pages(runs: Runs, path: Path) -> None:
@@ -52,32 +52,30 @@ def write_pages(runs: Runs, path: Path) -> None:
     for name, run in runs.found.items():
         write_page(run, run.folder / NAME)
         links[name] = quote(os.path.relpath(run.folder / NAME, path.parent))
-    path.write_text("".join(page_of_runs(runs, links)), encoding="utf-8")
+    path.write_text("".join(_page(runs, runs.index() | {"links": links})), encoding="utf-8")
 
 
-def page_of_runs(runs: Runs, links: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Yield the parts of the page of several runs; without links to their pages, it follows those of a server."""
-    yield from _page(runs.folder, SCRIPTS_OF_RUNS, index_of_runs(runs, links), follows=links is None)
+def served_index(shown: Run | Runs) -> dict[str, Any]:
+    """Return the index of a page that a server shows."""
+    if isinstance(shown, Run):
+        return index_of(shown)
+    return shown.index() | {"links": {name: f"{quote(name)}/" for name in shown.found}}
 
 
-def index_of_runs(runs: Runs, links: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the index of several runs, with the addresses of their pages."""
-    return runs.index() | {"links": links or {name: f"{quote(name)}/" for name in runs.found}}
-
-
-def following_page(run: Run) -> Iterator[str]:
-    """Yield the parts of the page of a run that fetches its episodes from the server that it came from."""
-    yield from _page(run.folder, SCRIPTS, index_of(run), follows=True)
+def served_page(shown: Run | Runs) -> str:
+    """Return a page that fetches episodes, and what is new, from the server that it came from."""
+    return "".join(_page(shown, served_index(shown), follows=True))
 
 
 def _page(
-    folder: Path, scripts: Sequence[str], index: Mapping[str, Any], chunks: Iterable[str] = (), *, follows: bool = False
+    shown: Run | Runs, index: Mapping[str, Any], chunks: Iterable[str] = (), *, follows: bool = False
 ) -> Iterator[str]:
+    scripts = SCRIPTS if isinstance(shown, Run) else SCRIPTS_OF_RUNS
     script = "\n".join(_text(f"scripts/{name}") for name in scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     fetches = "'self'" if follows else "'none'"
     yield from _template().generate(
-        title=folder.resolve().name,
+        title=shown.folder.resolve().name,
         script=script,
         style=_text("style.css"),
         index=to_json(index),

@@ -198,12 +198,10 @@ class _Many:
             self.on_episode(episode)
 
 
-def episode_specs(
-    rows: Sequence[Mapping[str, Any]], *, group_size: int, seed: int, prefix: str = "task", visit: int = 0
-) -> list[EpisodeSpec]:
+def episode_specs(rows: Sequence[Mapping[str, Any]], *, group_size: int, seed: int) -> list[EpisodeSpec]:
     """Return specs of `group_size` episodes for each row; all members of a group share task and environment seed.
 
-    Seeds depend on (seed, prefix, row's place, visit, member) alone, never on the other rows.
+    Seeds depend on (seed, row's place, member) alone, never on the other rows.
 
     Raises:
         TypeError: `rows` is a single row, or a row is not a mapping.
@@ -211,10 +209,8 @@ def episode_specs(
     if isinstance(rows, Mapping | str):  # whose columns or characters would be taken for rows
         kind = "one row" if isinstance(rows, Mapping) else "a str"
         raise TypeError(f"expected a list of rows, got {kind}: {rows!r}; write [row] for a single row")
-    specs = []
-    for index, row in enumerate(rows):
-        specs += group_specs(f"{prefix}-{index}", row, group_size=group_size, seed=seed, visit=visit)
-    return specs
+    groups = (group_specs(f"task-{place}", row, group_size=group_size, seed=seed) for place, row in enumerate(rows))
+    return [spec for group in groups for spec in group]
 
 
 def group_specs(

@@ -31,15 +31,15 @@ def append_to(file: BinaryIO, lines: Iterable[str]) -> None:
 
 
 def parsed(
-    path: Path, lines: Iterable[str], parse: Callable[[str], Value], warn: Callable[[str], object], *, first: int = 1
+    path: Path, lines: Iterable[str], parse: Callable[[str], Value], warn: Callable[[str], object]
 ) -> Iterator[Value]:
-    """Yield the values of the lines of a file, of which the first has this number.
+    """Yield the values of the lines of a file.
 
     Half a last line is left out. Any other line for which `parse` raises ValueError, KeyError or TypeError is skipped,
     and `warn` is called at the end with a text that names the first one.
     """
     broken: list[BrokenLine] = []
-    for number, line in enumerate(lines, first):
+    for number, line in enumerate(lines, 1):
         try:
             value = parse(line)
         except (ValueError, KeyError, TypeError) as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,8 @@ class Evaluation:
         return evaluation
 
     @classmethod
-    def resume(
-        cls, folder: Path, settings: Mapping[str, Any], warn: Callable[[str], object] = logger.warning
-    ) -> Evaluation:
+    def resume(cls, folder: Path, settings: Mapping[str, Any]) -> Evaluation:
         """Read a folder, to add to it the episodes that it lacks; failed ones are dropped, and played again.
-
-        `warn` is told of a broken line, which is skipped.
 
         Raises:
             ValueError: the folder holds an evaluation with other settings, or none.
@@ -68,7 +64,9 @@ class Evaluation:
             raise ValueError(f"{folder} holds another evaluation: {'; '.join(differ)}. Name another folder")
         evaluation = cls(folder)
         lines = read_lines(evaluation.path)
-        known = [*parsed(evaluation.path, lines, lambda line: (line, episode_of(line, evaluation.path)[1]), warn)]
+        known = parsed(
+            evaluation.path, lines, lambda line: (line, episode_of(line, evaluation.path)[1]), logger.warning
+        )
         kept = [(line, episode) for line, episode in known if not episode.stop.is_failure]
         replace_lines(evaluation.path, [line for line, _ in kept])
         evaluation.metrics_path.unlink(missing_ok=True)
