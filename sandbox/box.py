@@ -225,8 +225,8 @@ class Box(Sandbox):
         """
         os.makedirs(target, exist_ok=True)
         place, packed = shlex.quote(source), f"/tmp/.gymnast-{uuid.uuid4().hex}"
-        script = f"test -e {place} || exit {_ABSENT}; test -d {place} && what=. && cd {place} || "
-        script += f"{{ what=$(basename -- {place}) && cd -- $(dirname -- {place}); }}; tar -cf {packed} -- $what"
+        script = f"test -e {place} || exit {_ABSENT}; if test -d {place}; then set . && cd {place}; else "
+        script += f'set "$(basename -- {place})" && cd "$(dirname -- {place})"; fi && tar -cf {packed} -- "$1"'
         try:
             result = await self.exec(["sh", "-c", script], user=0)
             if result.exit_code == _ABSENT:
@@ -235,8 +235,13 @@ class Box(Sandbox):
             content = await self.read_file(packed, user=0, limit=limit)
         finally:
             await self.exec(["rm", "-f", packed], user=0)
-        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-            return _unpack(tar, Path(target), exclude)
+        try:
+            with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:  # not a compressed one, which may grow
+                if sum(member.size for member in tar) > limit:  # with the holes of files
+                    raise too_large(source, limit)
+                return _unpack(tar, Path(target), exclude)
+        except tarfile.TarError as error:
+            raise file_error(errno.EIO, source, f"the box sent no tar file: {error}") from error
 
     async def ping(self, *, timeout: float = 2.0) -> None:
         result = await self.exec("true", timeout=timeout)

@@ -48,5 +48,14 @@ class BoxImage:
             raise ValueError(f"there is no tar file {path}")
         return cls(kind="rootfs", source=str(path))
 
+    @classmethod
+    def of(cls, image: object) -> BoxImage:
+        """Return an image, or the image of a name; TypeError if it is neither."""
+        if isinstance(image, str):
+            return cls.named(image)
+        if not isinstance(image, BoxImage):
+            raise TypeError(f"image must be a BoxImage, such as BoxImage.named('debian:12-slim'), got {image!r}")
+        return image
+
     def __str__(self) -> str:
         return self.source

@@ -84,6 +84,17 @@ def reap(as_json: AsJSON = False) -> None:
 
 
 @sandbox.command()
+def prune(as_json: AsJSON = False) -> None:
+    """Remove the images that boxes have built of Dockerfiles and tar files; they are built again when needed."""
+    from ...sandbox.docker.reaper import prune
+    from ..terminal.output import print_result
+
+    removed = _with_engine(prune)
+    text = "\n  ".join([f"removed {len(removed)} images", *removed])
+    print_result({"removed": removed}, text, as_json=as_json)
+
+
+@sandbox.command()
 def doctor(as_json: AsJSON = False) -> None:
     """Try everything that a box needs, and say what to do about the first thing that is missing."""
     import asyncio

@@ -77,7 +77,7 @@ class DockerBox(DockerSandbox[BoxClient], SupervisedBox):
         self.best_effort = best_effort
         limits = check_limits(limits)
         super().__init__(limits=limits, start_timeout=start_timeout)
-        self._configure(BoxImage.named(image) if isinstance(image, str) else image)
+        self._take_image(BoxImage.of(image))
         self.user = None if user is None else str(user)
         check_network(network)
         self.options = BoxOptions(
@@ -89,12 +89,6 @@ class DockerBox(DockerSandbox[BoxClient], SupervisedBox):
             environment=tuple(sorted(checked_environment(env).items())),
         )
 
-    def _configure(self, image: BoxImage) -> None:
-        if not isinstance(image, BoxImage):
-            raise TypeError(f"image must be a BoxImage, such as BoxImage.named('debian:12-slim'), got {image!r}")
-        self.image = image
-        self.what = f"the image {str(image)!r}"
-
     @property
     def key(self) -> Hashable:
         return (type(self), self.image, self.user, self.options, self.best_effort, self._given_engine)
@@ -104,7 +98,7 @@ class DockerBox(DockerSandbox[BoxClient], SupervisedBox):
     ) -> Self:
         twin = self.clone()
         if image is not None:
-            twin._configure(image)
+            twin._take_image(BoxImage.of(image))
         if network is not None:
             check_network(network)
         twin.limits = self.limits if limits is None else check_limits(limits)

@@ -34,6 +34,9 @@ class DockerSandbox(SupervisedSandbox[Guest]):
     def creators(self) -> int:
         return self.engine.creators
 
+    def _take_image(self, image: BoxImage) -> None:
+        self.image, self.what = image, f"the image {str(image)!r}"
+
     def _renew(self) -> None:
         super()._renew()
         self._has_engine = False  # this object has opened it

@@ -100,9 +100,6 @@ class DockerExecutor(DockerSandbox[SupervisorClient], SupervisedExecutor):
         twin._take_image(_checked_image(image, self.image.pull if isinstance(image, str) else "missing"))
         return twin
 
-    def _take_image(self, image: BoxImage) -> None:
-        self.image, self.what = image, f"the image {str(image)!r}"
-
     @property
     def key(self) -> Hashable:
         return (type(self), self.image, self.options, self.best_effort, self._given_engine)

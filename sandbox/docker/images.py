@@ -22,6 +22,8 @@ from .engine import Engine
 
 logger = logging.getLogger(__name__)
 
+MADE = {kind: f"gymnast-{kind}" for kind in ("dockerfile", "rootfs")}  # begin the names of images made of files
+
 
 async def default_image(engine: Engine) -> ImageFacts:
     """Return the default image; ImageError if it has not been made yet."""
@@ -93,7 +95,7 @@ async def image_facts(engine: Engine, image: BoxImage) -> ImageFacts:
     path = Path(image.source)
     async with engine.lock(image.source):  # the second of two boxes finds the digest
         digest = await asyncio.to_thread(digest_of, path)
-    name = f"gymnast-{image.kind}:{sha256(f'{digest} {image.arguments} {image.network}'.encode()).hexdigest()[:16]}"
+    name = f"{MADE[image.kind]}:{sha256(f'{digest} {image.arguments} {image.network}'.encode()).hexdigest()[:16]}"
     async with engine.lock(f"making {name}"):
         try:
             return await engine.image(name, "never")

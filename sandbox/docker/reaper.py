@@ -1,4 +1,4 @@
-"""Removes containers whose owner is dead.
+"""Removes containers whose owner is dead, and images that are made of files.
 
 A box ends by itself when its owner dies. A container remains if the machine lost power, if the engine was stopped at
 that moment, or if the container was never started.
@@ -14,6 +14,7 @@ from . import guest_volume, snapshots
 from .client import Client
 from .connect import map_errors
 from .engine import Engine
+from .images import MADE
 from .labels import is_abandoned, is_own
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,11 @@ async def reap(engine: Engine) -> list[str]:
     A container that cannot be removed is named in a warning. EngineError if the engine does not list its containers.
     """
     return await engine.call(_reap, engine.client)
+
+
+async def prune(engine: Engine) -> list[str]:
+    """Remove the images that were made of Dockerfiles and tar files, and return their names. A used one stays."""
+    return await engine.call(_prune, engine.client)
 
 
 def reap_once(engine: Engine) -> None:
@@ -73,6 +79,22 @@ def _reap(client: Client) -> list[str]:
         else:
             removed.append(box.name)
     return removed + snapshots.reap(client) + map_errors(guest_volume.reap, client)
+
+
+def _prune(client: Client) -> list[str]:
+    from docker.errors import APIError
+
+    made = client.api.images(filters={"reference": [f"{start}:*" for start in MADE.values()]})
+    removed = []
+    for name in (name for image in made for name in image["RepoTags"] or ()):
+        try:
+            client.api.remove_image(name)
+        except APIError as error:
+            if error.status_code not in (404, 409):  # it is gone already; a container uses it
+                raise
+        else:
+            removed.append(name)
+    return removed
 
 
 def _reap_or_log(client: Client) -> None:

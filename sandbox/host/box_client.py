@@ -16,7 +16,6 @@ from ..errors import SandboxError, SandboxLostError, file_error
 from ..guest.protocol import MAX_PAYLOAD, PIECE, Decoder
 from .box_process import RemoteProcess
 from .client import MARGIN, Client
-from .connection import Answer, Content, Decode
 from .messages import Fault, FileFault, Header, decode_content, decode_nothing, decode_opened, decode_program
 
 MAX_INPUT = 64 << 20  # bytes of the standard input of one call
@@ -90,39 +89,12 @@ class BoxClient(Client):
             raise file_error(answer.errno, path, answer.detail)
         return answer
 
-    async def ping(self, timeout: float) -> None:
-        """Wait for a sign of life, without any help for the box."""
-        await self.ask({"op": "ping"}, b"", decode_nothing, timeout, helped=False)
-
     async def freeze(self) -> None:
         """Stop every process of the box but the guest, until `thaw`."""
         await self.ask({"op": "freeze"}, b"", decode_nothing, _PATIENCE)
 
     async def thaw(self) -> None:
         await self.ask({"op": "thaw"}, b"", decode_nothing, _PATIENCE)
-
-    async def ask(
-        self, header: dict[str, Any], payload: bytes, decode: Decode[Content], patience: float, *, helped: bool = True
-    ) -> Content:
-        """Send one request and return the content of its answer. If this is cancelled, the request is ended first.
-
-        Raises:
-            SandboxLostError: the box has ended, or broke the protocol, or did not answer in time.
-        """
-        number, reply = self.connection.request(header, payload, decode)
-        try:
-            return (await self._in_patience(reply, patience, helped)).content
-        except asyncio.CancelledError:
-            await finish(self._interrupt(number, reply))
-            raise
-
-    async def _interrupt(self, number: int, reply: asyncio.Future[Answer[Any]]) -> None:
-        """End a request that was cancelled. If the box does not end it, end the connection."""
-        self.connection.interrupt(number)
-        try:
-            await self._in_patience(reply, MARGIN, helped=True)
-        except SandboxLostError as error:
-            self.connection.abort(f"it did not end a cancelled call: {error}")
 
 
 def fault_error(fault: Fault, spec: Mapping[str, Any]) -> Exception:

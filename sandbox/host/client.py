@@ -7,11 +7,12 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Literal
 
+from ..cancellation import finish
 from ..errors import EngineError, ImageError, SandboxLostError
 from ..limits import Limits
 from .boot import program
-from .connection import Answer, Connection, Content
-from .messages import Ready, decode_ready
+from .connection import Answer, Connection, Content, Decode
+from .messages import Ready, decode_nothing, decode_ready
 
 MARGIN = 5.0  # seconds beyond a call's own time until its answer is overdue
 _MORE_LOOKS, _LOOK_SECONDS = 5, 1.0  # for the rest of an answer that has begun to come
@@ -56,6 +57,41 @@ class Client:
         if ready.unfit:
             raise ImageError(f"{what} lacks {ready.unfit}")
         return ready
+
+    async def ping(self, timeout: float) -> None:
+        """Wait for a sign of life, without any help for the box."""
+        await self.ask({"op": "ping"}, b"", decode_nothing, timeout, helped=False)
+
+    async def ask(
+        self, header: dict[str, Any], payload: bytes, decode: Decode[Content], patience: float, *, helped: bool = True
+    ) -> Content:
+        """Send one request and return the content of its answer.
+
+        If this is cancelled, the request is ended first. If the box does not end it, the connection is.
+
+        Raises:
+            SandboxLostError: the box has ended, or broke the protocol, or did not answer in time.
+        """
+        number, reply = self.connection.request(header, payload, decode)
+        try:
+            answer = await self._in_patience(reply, patience, helped)
+        except asyncio.CancelledError:
+            await finish(self._interrupt(number, reply, header["op"]))
+            raise
+        self._note(header["op"], answer, unseen=False)
+        return answer.content
+
+    async def _interrupt(self, number: int, reply: asyncio.Future[Answer[Any]], operation: str) -> None:
+        self.connection.interrupt(number)
+        try:
+            answer = await self._in_patience(reply, self.limits.grace + MARGIN, helped=True)
+        except SandboxLostError as error:
+            self.connection.abort(f"it did not end a cancelled call: {error}")
+        else:
+            self._note(operation, answer, unseen=True)
+
+    def _note(self, operation: str, answer: Answer[Any], *, unseen: bool) -> None:
+        """Take note of an answer; the caller of an unseen one is gone."""
 
     async def _in_patience(
         self, reply: asyncio.Future[Answer[Content]], patience: float, helped: bool

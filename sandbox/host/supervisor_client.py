@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ..base import ExecutionResult, FileEntry, Status
-from ..cancellation import finish
-from ..errors import SandboxLostError, file_error
+from ..errors import file_error
 from ..guest.protocol import PIECE, SESSIONS
 from ..lifecycle import RetireReason
 from ..limits import Limits, size_of
@@ -65,13 +63,13 @@ class SupervisorClient(Client):
         if problem:
             return ExecutionResult(status=Status.ERROR, stderr=problem, exit_code=1)
         header = {"op": operation, "timeout": timeout}
-        execution = self._exchange(header, data, decode_execution, timeout + self.limits.grace + MARGIN)
+        execution = self.ask(header, data, decode_execution, timeout + self.limits.grace + MARGIN)
         return await (
             execution if self._offer is None else OutsideCalls(self.connection, self._offer).during(execution)
         )
 
     async def offer(self, offer: Offer) -> None:
-        content = await self._exchange({"op": "offer"}, offer.module, decode_content, OPERATION_SECONDS)
+        content = await self.ask({"op": "offer"}, offer.module, decode_content, OPERATION_SECONDS)
         if isinstance(content, FileFault):
             raise file_error(content.errno, "tools", content.detail)
         self._offer = offer
@@ -97,15 +95,11 @@ class SupervisorClient(Client):
     async def list_files(self, path: str, recursive: bool) -> list[FileEntry]:
         return await self._file_operation("list", path, decode_listing, {"recursive": recursive})
 
-    async def ping(self, timeout: float) -> None:
-        """Wait for a sign of life, without any help for the box."""
-        await self._exchange({"op": "ping"}, b"", decode_nothing, timeout, helped=False)
-
     async def reset(self, files: Mapping[str, bytes]) -> None:
         """Clean the box in place and write the files. If this does not come to its end, the box is retired."""
         try:
             self._offer = None
-            await self._exchange({"op": "reset"}, b"", decode_nothing, OPERATION_SECONDS)
+            await self.ask({"op": "reset"}, b"", decode_nothing, OPERATION_SECONDS)
             if not self.retire:
                 await self.write_files(files)
         except BaseException:
@@ -127,38 +121,12 @@ class SupervisorClient(Client):
     ) -> Content:
         if len(path.encode("utf-8", "surrogatepass")) >= _LONGEST_PATH:
             raise file_error(errno.ENAMETOOLONG, path, f"a path has less than {_LONGEST_PATH} bytes")
-        content = await self._exchange({"op": operation, "path": path, **fields}, data, decode, OPERATION_SECONDS)
+        content = await self.ask({"op": operation, "path": path, **fields}, data, decode, OPERATION_SECONDS)
         if isinstance(content, FileFault):
             raise file_error(content.errno, path, content.detail)
         return content
 
-    async def _exchange(
-        self, header: dict[str, Any], payload: bytes, decode: Decode[Content], patience: float, *, helped: bool = True
-    ) -> Content:
-        """Send one request and return the content of its answer.
-
-        If this is cancelled, the request is interrupted first, so that the next one finds the box at rest.
-
-        Raises:
-            SandboxLostError: the box has ended, or broke the protocol, or did not answer in time.
-        """
-        number, reply = self.connection.request(header, payload, decode)
-        try:
-            answer = await self._in_patience(reply, patience, helped)
-        except asyncio.CancelledError:
-            await finish(self._interrupt(number, reply, header["op"]))
-            raise
+    def _note(self, operation: str, answer: Answer[Any], *, unseen: bool) -> None:
         self.retire = self.retire or answer.retire
-        return answer.content
-
-    async def _interrupt(self, number: int, reply: asyncio.Future[Answer[Any]], operation: str) -> None:
-        """End a request that was cancelled. If the box does not end it, end the connection."""
-        self.connection.interrupt(number)
-        try:
-            answer = await self._in_patience(reply, self.limits.grace + MARGIN, helped=True)
-        except SandboxLostError as error:
-            self.connection.abort(f"it did not end a cancelled call: {error}")
-            return
-        self.retire = self.retire or answer.retire
-        if isinstance(answer.content, ExecutionResult) and answer.content.state_lost:
+        if unseen and isinstance(answer.content, ExecutionResult) and answer.content.state_lost:
             self.unreported.add(operation)

@@ -67,7 +67,7 @@ class BwrapBox(BwrapSandbox[BoxClient], SupervisedBox):
         start_timeout: float = START_TIMEOUT,
     ) -> None:
         super().__init__(limits=check_limits(limits), start_timeout=start_timeout)
-        self.image = BoxImage.named(image) if isinstance(image, str) else image
+        self.image = BoxImage.of(image)
         self.env = checked_environment(env)
         self.best_effort = best_effort
 
@@ -81,7 +81,8 @@ class BwrapBox(BwrapSandbox[BoxClient], SupervisedBox):
         if network not in (None, "none"):
             raise ValueError(f"a box of bubblewrap has no network: network must be 'none', got {network!r}")
         twin = self.clone()
-        twin.image, twin.limits = image or self.image, self.limits if limits is None else check_limits(limits)
+        twin.image = self.image if image is None else BoxImage.of(image)
+        twin.limits = self.limits if limits is None else check_limits(limits)
         return twin
 
     @contextlib.asynccontextmanager

@@ -23,7 +23,7 @@ from ..images.host_image import GUEST_FOLDER, guest_recipe, make_guest, make_roo
 from ..images.image import DEFAULT_IMAGE
 from .bubblewrap import HOSTNAME, is_root
 
-_BOX, _SNAPSHOT = "gymnast-box-", "gymnast-snapshot-"  # begin the names of folders; the owner's process id follows
+_BOX, _SNAPSHOT, _MAKING = (f"gymnast-{what}-" for what in ("box", "snapshot", "making"))  # the owner's id follows
 _ENDING_SECONDS = 60.0  # for a box to end and its files to be removed, after its owner was killed
 _DEFAULT = "default-"
 _LAYERS = "layers"  # in a snapshot: a file with the folders below
@@ -131,17 +131,17 @@ def take_snapshot(folder: Path) -> Path:
 
 @cache
 def reap() -> None:
-    """Remove what this user's dead processes have left, snapshots above all; once for each process."""
+    """Remove what this user's dead processes have left, such as snapshots and half-made images; once a process."""
     own = _USER if is_root() else os.geteuid()
-    for folder in Path(tempfile.gettempdir()).iterdir():
-        match = re.match(f"(?:{_BOX}|{_SNAPSHOT})([0-9]+)-", folder.name)
+    for folder in [*Path(tempfile.gettempdir()).glob("gymnast-*"), *cache_folder().glob(f"{_MAKING}*")]:
+        match = re.match(f"(?:{_BOX}|{_SNAPSHOT}|{_MAKING})([0-9]+)-", folder.name)
         if match is None or os.path.exists(f"/proc/{match[1]}"):
             continue
         with contextlib.suppress(FileNotFoundError):  # another process was faster
             status = folder.lstat()
             # The guest of a dead process may still be ending.
             is_ending = folder.name.startswith(_BOX) and time.time() - status.st_mtime < _ENDING_SECONDS
-            if status.st_uid == own and not is_ending:
+            if status.st_uid in (own, os.geteuid()) and not is_ending:
                 remove_folder(folder)
 
 
@@ -149,7 +149,7 @@ def _made(name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder of the cache; make it if it is missing. Another process may be faster, and wins."""
     target = cache_folder() / name
     if not target.exists():
-        folder = target.with_name(f"{name}-{uuid.uuid4().hex[:8]}")
+        folder = target.with_name(f"{_MAKING}{os.getpid()}-{uuid.uuid4().hex[:8]}")
         try:
             folder.mkdir(parents=True)
             make(folder)

@@ -116,6 +116,9 @@ async def test_images_that_need_an_engine_or_are_broken_are_refused(tmp_path: Pa
     ]:
         with pytest.raises(ImageError, match=message):
             await BwrapBox(image=image).start()
+    for make in (BwrapBox, BwrapBox().variant):
+        with pytest.raises(TypeError, match="image must be a BoxImage"):
+            make(image=tmp_path)
     with pytest.raises(ValueError, match="network must be 'none', got 'bridge'"):
         BwrapBox().variant(network="bridge")
 
@@ -173,6 +176,27 @@ async def test_the_death_of_an_owner_ends_the_box_and_removes_its_files() -> Non
     reap.cache_clear()
     reap()  # as every first start in a process does
     assert not snapshot.exists()
+
+
+MAKER = """
+import time
+from gymnast.sandbox.local import layers
+layers._made("rootfs-of-a-killed-owner", lambda folder: (print(folder, flush=True), time.sleep(600)))
+"""
+
+
+async def test_the_half_made_image_of_a_killed_owner_is_removed() -> None:
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", f"import site; site.addsitedir({PACKAGES!r})\n{MAKER}", stdout=subprocess.PIPE
+    )
+    assert owner.stdout is not None
+    (folder,) = map(Path, (await asyncio.wait_for(owner.stdout.readline(), 60)).decode().split())
+    owner.kill()
+    await owner.wait()
+    assert folder.exists()
+    reap.cache_clear()
+    reap()
+    assert not folder.exists()
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gymnast.sandbox import Box, BoxImage, DockerBox, ExecutionResult
+from gymnast.sandbox import Box, BoxImage, DockerBox, ExecutionResult, SandboxFileError, SandboxFileTooLargeError
 from gymnast.sandbox.testing.conformance import BOX_CHECKS, Check
 
 
@@ -54,6 +55,21 @@ async def narrow(image: str) -> AsyncIterator[Narrow]:
 @pytest.mark.parametrize("check", [check for check in BOX_CHECKS if not check.needs], ids=str)
 async def test_what_a_box_has_by_default(check: Check[Box], narrow: Narrow) -> None:
     await check(narrow)
+
+
+async def test_copies_of_tar_files_are_bounded(narrow: Narrow, tmp_path: Path) -> None:
+    await narrow.exec(
+        "mkdir -p '/a b'; echo x > '/a b/c d'; truncate -s 100M /hole; mkdir /h; mv /hole /h; echo y > /h/-y"
+    )
+    assert await narrow.copy_out("/a b/c d", tmp_path) == []
+    assert (tmp_path / "c d").read_text() == "x\n"
+    wrapper = 'm=$(command -v tar); mv $m /tar; printf "#!/bin/sh\\nexec /tar %s \\"\\$@\\"\\n" {} > $m; chmod +x $m'
+    await narrow.exec(wrapper.format("-S"))  # a hole of 100 MB takes a few bytes of this tar file
+    with pytest.raises(SandboxFileTooLargeError):
+        await narrow.copy_out("/h", tmp_path, limit=1_000_000)
+    await narrow.exec("rm -rf /h/hole; printf 'echo x > $2' > $(command -v tar)")
+    with pytest.raises(SandboxFileError, match="the box sent no tar file"):
+        await narrow.copy_out("/h", tmp_path)
 
 
 async def test_what_a_box_cannot_do_is_said_by_name(narrow: Narrow) -> None:

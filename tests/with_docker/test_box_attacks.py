@@ -286,3 +286,20 @@ async def test_copies_whose_process_is_stopped_end(fresh: Box, tmp_path: Path, m
         with pytest.raises(SandboxFileError, match=r"ended before its end, or stopped|its process was stopped"):
             await asyncio.wait_for(copy, 60)
     await fresh.ping()
+
+
+STOPPER = """
+import os
+while True:
+    last = int(open("/proc/loadavg").read().split()[-1])
+    for number in [last + 1, last + 2, last + 3] * 20:
+        try: os.kill(number, 19)
+        except OSError: pass
+"""
+
+
+async def test_programs_that_are_stopped_before_they_begin_do_not_hold_the_guest(fresh: Box) -> None:
+    await fresh.write_file("/stopper.py", STOPPER)
+    await fresh.exec("for n in 1 2; do python3 /stopper.py >/dev/null 2>&1 & done; sleep 0.3")
+    for _ in range(15):
+        assert (await fresh.exec(["true"], timeout=0.5)).status in (Status.OK, Status.TIMEOUT)

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from gymnast.sandbox import DEFAULT_IMAGE, BoxImage, DockerExecutor, Engine, EngineError, ImageError
+from gymnast.sandbox import DEFAULT_IMAGE, BoxImage, DockerBox, DockerExecutor, Engine, EngineError, ImageError
 from gymnast.sandbox.docker.builds import build_dockerfile
-from gymnast.sandbox.docker.images import build, image_facts
+from gymnast.sandbox.docker.images import MADE, build, image_facts
+from gymnast.sandbox.docker.reaper import prune
 from gymnast.sandbox.images.digest import digest_of
 
 from ..sandbox.boxes import LIMITS
@@ -221,3 +222,16 @@ async def test_a_root_file_system_is_imported_once(engine: Engine, names: list[s
     archive.write_bytes(b"no archive" * 100)
     with pytest.raises(ImageError, match=r"did not make the image 'gymnast-rootfs:.*' from .*root.tar"):
         await image_facts(engine, image)
+
+
+async def test_unused_images_of_files_are_pruned(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MADE, "rootfs", f"gymnast-test-{OURS}")  # other processes use the others at the same time
+    monkeypatch.delitem(MADE, "dockerfile")
+    (tmp_path / "a.tar").write_bytes(bytes(1024))
+    async with DockerBox(image=BoxImage.rootfs(tmp_path / "a.tar"), engine=engine):
+        assert await prune(engine) == []
+    [name] = await prune(engine)
+    assert name.startswith(f"gymnast-test-{OURS}:")
+    assert await engine.call(engine.client.inspect, name) is None
