@@ -55,13 +55,10 @@ class Row:
 class Decoding:
     """Rows that are decoded together. They leave as they finish, and the rows of another decoding may join.
 
-    Args:
-        model: Samples the tokens.
-        cache: Filled with the columns on the left of `inputs`, or empty.
-        inputs: Tensors of the next forward pass, one row for each of `rows`: `input_ids` (B, N), after the prefill
-            (B, 1); `attention_mask` (B, all tokens so far); `position_ids` (B, N) or (3, B, N).
-        weight_version: Of the model.
-        kept: Keeps the caches of rows that are answered; None: they are not kept.
+    `cache` is filled with the columns on the left of `inputs`, or empty. `inputs` are the tensors of the next forward
+    pass, one row for each of `rows`: `input_ids` (B, N), after the prefill (B, 1); `attention_mask` (B, all tokens so
+    far); `position_ids` (B, N) or (3, B, N). `kept` keeps the caches of rows that are answered; None: they are not
+    kept.
     """
 
     def __init__(

@@ -30,11 +30,8 @@ class KeptCache:
 class KeptCaches:
     """One `KeptCache` for each session, up to a budget of bytes: the least recently used go first.
 
-    A session that is garbage takes its cache with it. All methods may be called from any thread.
-
-    Args:
-        budget: Most bytes. Default: a quarter of the GPU's memory that is free when the first cache comes; without a
-            GPU 2 GiB.
+    A session that is garbage takes its cache with it. All methods may be called from any thread. The default budget is
+    a quarter of the GPU's memory that is free when the first cache comes; without a GPU 2 GiB.
     """
 
     def __init__(self, budget: int | None = None) -> None:

@@ -46,11 +46,8 @@ class Prefill:
     """Makes decodings of rows, by a forward pass over similar prompts for each.
 
     Where the model has sliding windows, recurrent states or `longrope`, rows of different decodings could never be
-    decoded together later. There one forward pass prefills all rows.
-
-    Args:
-        model: As for `TransformersGenerator`; so are `pad_id` and `images`.
-        kept: Keeps the keys and values of answered requests that have a session.
+    decoded together later. There one forward pass prefills all rows. `kept` has the keys and values of answered
+    requests that have a session; the other arguments are as in `TransformersGenerator`.
     """
 
     def __init__(self, model: PreTrainedModel, pad_id: int, images: ImageEncoder | None, kept: KeptCaches) -> None:

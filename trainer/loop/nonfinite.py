@@ -43,15 +43,10 @@ class NonFiniteSteps:
     skipped: int = 0
 
     def skips(self, step: int, loss: Tensor, grad_norm: Tensor | float) -> bool:
-        """Return whether the weights must stay as they are; every process must call it.
+        """Return whether step `step` (from 1) must leave the weights as they are; every process must call it.
 
-        Args:
-            step: The number of the step, from 1.
-            loss: () of this process.
-            grad_norm: () of the gradient of all processes.
-
-        Raises:
-            NonFiniteError: it is not finite and the action is "stop", or too many of the last steps were skipped.
+        `loss` () is of this process, `grad_norm` () of the gradient of all processes. Raise a NonFiniteError if they
+        are not finite and the action is "stop", or too many of the last steps were skipped.
         """
         norm = torch.as_tensor(grad_norm, device=loss.device)
         wrong: Any = self._processes.sum((~torch.stack([loss.isfinite(), norm.isfinite()])).float())

@@ -21,12 +21,8 @@ class Watchdog:
     """Logs one line when neither an episode nor the trainer has moved for some time, and again after the next stall.
 
     It watches while it is open, in a thread, since an environment may block the event loop. It may be opened again
-    while it is open.
-
-    Args:
-        seconds: The time without progress after which it warns; None = never.
-        whereabouts: The places of the episodes in flight.
-        process: Names this process in the line, such as " in process 1"; empty if there is one.
+    while it is open. It warns after `seconds` without progress; None: never. `whereabouts` has the places of the
+    episodes in flight. `process` names this process in the line, such as " in process 1"; empty if there is one.
     """
 
     def __init__(self, seconds: float | None, whereabouts: Whereabouts, *, process: str = "") -> None:

@@ -30,16 +30,12 @@ SHRUNK = 256  # pictures that were made smaller, which takes as long as their fe
 
 
 class ImageEncoder:
-    """A processor's way with images.
+    """The way of a processor with images; it needs an image processor and a tokenizer.
 
-    Args:
-        processor: A processor of transformers with an image processor and a tokenizer.
-        max_pixels: Larger pictures are made smaller before the processor sees them.
+    `max_pixels`: larger pictures are made smaller before the processor sees them.
 
     Attributes:
-        processor: As it was given.
         placeholder: The token that the chat template writes for an image.
-        placeholder_id: Its id.
         token_ids: The tokens whose embeddings are replaced, which the policy never samples: of images, videos, sounds.
 
     Raises:

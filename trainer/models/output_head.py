@@ -23,8 +23,7 @@ from .sharding import by_zero3, gather_before_use, is_sharded, reshard
 class OutputHead:
     """The output head of a model, which `hidden_states` leaves out and `logits` applies.
 
-    Args:
-        model: A causal language model, before it is wrapped or compiled; but sharded, if it will be.
+    The model is not yet wrapped or compiled; but sharded, if it will be.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -22,12 +22,9 @@ def tokens_of_update(model: nn.Module, *, autocast: bool = False, checkpointing:
     These are the weights, the gradients and Adam's state of those that train, and a chunk of logits; of sharded weights
     the part of this process. A larger micro-batch gains little time, and soon takes most of the memory.
 
-    The tokens are those of text. The token of a picture needs more where the vision tower trains.
-
-    Args:
-        model: A causal language model, before it is wrapped or compiled; but sharded, if it will be.
-        autocast: Whether it computes in 16 bits.
-        checkpointing: Whether the backward pass computes the activations again, layer by layer.
+    The tokens are those of text. The token of a picture needs more where the vision tower trains. The model is not yet
+    wrapped or compiled, but sharded, if it will be. With `autocast` it computes in 16 bits; with `checkpointing` the
+    backward pass computes the activations again, layer by layer.
     """
     held = HELD_BYTES
     for weight in model.parameters():

@@ -90,15 +90,10 @@ class FailureWatch:
     def add_round(
         self, episodes: Sequence[Episode], *, played: int, failed: int, samples: int, rejected: float = 0.0
     ) -> None:
-        """Judge one more round.
+        """Judge one more round; raise a RolloutError if too many episodes were lost in the last rounds.
 
-        Args:
-            episodes: The episodes that this process played, for the message.
-            played, failed, samples: Episodes, failed episodes and samples to learn from, in all processes.
-            rejected: Share of the episodes that the correction removed, for the message.
-
-        Raises:
-            RolloutError: too many episodes were lost in the last rounds.
+        `played`, `failed` and `samples` are the numbers of episodes, failed episodes and samples to learn from, in all
+        processes. For the message there are the episodes of this process, and the share that the correction `rejected`.
         """
         self.totals += FailureTotals.of(episodes)
         if failures := _failures(episodes):

@@ -38,10 +38,7 @@ def local_player(
     """Load a model, on the GPU in bfloat16 or on the CPU in float32, and return its player.
 
     An episode may fill the model's context. The first of the rows of each environment is tried, as before a training.
-
-    Raises:
-        ConfigurationError: the model cannot play, for instance as its chat template has no place for tools.
-        OSError: there is no such model.
+    Raise an OSError if there is no such model, and a ConfigurationError if it cannot play.
     """
     check_model_name(model, {})
     on_gpu = torch.cuda.is_available()

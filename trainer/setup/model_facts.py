@@ -57,16 +57,11 @@ def model_facts(
     call: Message | None,
     tool_format: str | None = None,
 ) -> ModelFacts:
-    """The facts about a model of the Hub or in a folder.
+    """Return the facts about a model of the Hub or in a folder.
 
-    Args:
-        model: Its name.
-        prompts: The first messages and the tools of some tasks.
-        call: A message that calls a tool of the first task, for the round trip; None without tools.
-        tool_format: The name of the tool-call format; by default that of the chat template.
-
-    Raises:
-        OSError: there is no such model, or it has no tokenizer.
+    `prompts` are the first messages and the tools of some tasks. `call` is a message that calls a tool of the first
+    task, for the round trip; None without tools. Without `tool_format`, a name, that of the chat template counts. Raise
+    an OSError if there is no such model, or it has no tokenizer.
     """
     check_model_name(model, {})
     config = AutoConfig.from_pretrained(model)

@@ -47,14 +47,10 @@ def make_player(
 ) -> EpisodePlayer:
     """Return the player with these settings; `step` is as in `EpisodePlayer`, others as in `AgentTrainer`.
 
-    `images` encodes the pictures of a model that takes them.
-
-    The data sets (for training and evaluation) are checked before a generator is made, which takes long.
-    `make_generator` takes the id of the token that fills rows, and the tokens of the context.
-
-    Raises:
-        ConfigurationError: the model or its chat template cannot do as the settings ask.
-        ValueError: a row is wrong.
+    `images` encodes the pictures of a model that takes them. The data sets (for training and evaluation) are checked
+    before a generator is made, which takes long. `make_generator` takes the id of the token that fills rows, and the
+    tokens of the context. Raise a ConfigurationError if the model or its chat template cannot do as the settings ask,
+    and a ValueError if a row is wrong.
     """
     source = EnvironmentSource.of(environment)
     formats = chat_formats(

@@ -16,15 +16,9 @@ THINK = ("<think>", "</think>")
 def make_call(call: Any, *, tools: Sequence[ToolSchema] = (), python: bool = False, textual: bool = False) -> ToolCall:
     """Return a tool call from a normalised payload, `{name, arguments}` and perhaps `id`.
 
-    Args:
-        call: The payload.
-        tools: Their schemas tell the type of an argument that is written as text.
-        python: The format is known to write Python literals.
-        textual: The format writes every argument as text.
-
-    Raises:
-        ValueError: the payload has no name, its arguments are no object or nested too deeply, or a text in it is not
-            valid Unicode.
+    The schemas of `tools` tell the type of an argument that is written as text. A format may write Python literals
+    (`python`), or every argument as text (`textual`). Raise a ValueError if the payload has no name, its arguments are
+    no object or nested too deeply, or a text in it is not valid Unicode.
     """
     name = call.get("name") if isinstance(call, dict) else None
     if not isinstance(name, str) or not name:

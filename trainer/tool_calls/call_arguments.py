@@ -14,12 +14,8 @@ from .value_readers import read_json, shorten
 def read_arguments(value: Any, *, python: bool = False) -> dict[str, Any]:
     """Return the arguments of a call as an object.
 
-    Args:
-        value: None, an object, or text that holds a JSON object, perhaps quoted twice or without its braces.
-        python: Whether the format also writes Python's literals.
-
-    Raises:
-        ValueError: it is anything else.
+    They are None, an object, or text that holds a JSON object, perhaps quoted twice or without its braces; with
+    `python` also one of Python's literals. Raise a ValueError for anything else.
     """
     if isinstance(value, dict):
         return value
@@ -50,11 +46,8 @@ def _wrappings(text: str) -> Iterable[str]:
 def convert(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None, *, textual: bool) -> dict[str, Any]:
     """Turn texts among the arguments into the types of the tool's schema; a text that the schema allows stays.
 
-    Args:
-        arguments: The arguments of a call.
-        schema: The JSON schema of all arguments.
-        textual: Whether all values of the format are text, so that a template may have written Python's
-            `True`, `False` and `None` too.
+    With `textual` all values of the format are text, so a template may have written Python's `True`, `False` and
+    `None`.
     """
     schema = schema if isinstance(schema, Mapping) else {}
     properties = schema.get("properties")

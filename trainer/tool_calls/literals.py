@@ -27,9 +27,7 @@ def _remembered_ends(grammar: tuple[type, str], text: str) -> dict[tuple[int, st
 class Literals(ABC):
     """A reader of containers, numbers and words; the subclasses know strings and keys.
 
-    Args:
-        text: The text to read.
-        quote: The mark around strings, if the subclass leaves it open.
+    `quote` is the mark around strings, if the subclass leaves it open.
     """
 
     escapes = False  # whether a backslash escapes within strings
@@ -52,12 +50,10 @@ class Literals(ABC):
             self._making = False
 
     def items(self, start: int, kind: str, read: Callable[[int], Found]) -> tuple[list[Any], int]:
-        """Read the items, separated by commas, up to the closing mark, which is the kind's last character.
+        """Read the items behind the opening mark, separated by commas, up to the closing one.
 
-        Args:
-            start: The place behind the opening mark.
-            kind: A name for the way of reading; two ways to read the same place need two names.
-            read: Reads one item.
+        `read` reads one item. `kind` names this way of reading, since a place may be read in two; its last character is
+        the closing mark.
         """
         found, passed = [], []
         try:

@@ -52,15 +52,11 @@ class EngineThread:
         adapter: Any = None,
         stop_texts: StopTexts | None = None,
     ) -> Any:
-        """Return the finished `RequestOutput` for these tokens. Cancellation aborts the request.
+        """Return the finished `RequestOutput` for these tokens, or raise a GenerationError. Cancellation aborts it.
 
-        The ids have a placeholder for each of the `pictures`. vLLM's processor works in a thread of its own.
-
-        `adapter` is the `LoRARequest` of the adapter to answer with. `stop_texts` need the parameters of cumulative
-        output. If one of them ends the answer, the output is not finished.
-
-        Raises:
-            GenerationError: the engine failed or is closed, or it refused the request.
+        The ids have a placeholder for each of the `pictures`. vLLM's processor works in a thread of its own. `adapter`
+        is the `LoRARequest` of the adapter to answer with. `stop_texts` need the parameters of cumulative output. If
+        one of them ends the answer, the output is not finished.
         """
         name, output = str(next(self._names)), Future[Any]()
         prompt: Any = {"type": "token", "prompt_token_ids": list(prompt_ids)}

@@ -116,12 +116,8 @@ def run_collective(transfer: Callable[[], None], client: SyncClient, abort: Call
     """Run a transfer in a daemon thread, and abort it if a call to its server fails: NCCL itself has no time limit.
 
     The calls do fail when the server dies or hangs, because they watch its health. A worker may hang behind a healthy
-    server, so the transfer has a time limit, too.
-
-    Raises:
-        ServerGoneError, GenerationError: a call to the server failed.
-        ServerGoneError: also if the transfer takes longer than `TRANSFER_SECONDS`.
-        GenerationError: also if the transfer does not end after it was aborted.
+    server, so the transfer has a time limit, too. Raise the error of a call, a ServerGoneError after
+    `TRANSFER_SECONDS`, or a GenerationError if the transfer does not end after it was aborted.
     """
     ended: Future[None] = Future()
 

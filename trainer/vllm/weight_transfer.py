@@ -49,10 +49,8 @@ class WeightTransfer:
         """Send the weights of a model, which must not change meanwhile. Return None or the error for each server.
 
         The servers name the weights by this label. `gathered` are all weights, if those of the model are sharded.
-        `lora_rank` is the rank of an adapter that is sent as an adapter; None merges it.
-
-        Raises:
-            ConfigurationError: NCCL cannot be used because vLLM or a GPU is missing.
+        `lora_rank` is the rank of an adapter that is sent as an adapter; None merges it. Raise a ConfigurationError if
+        a server needs NCCL, and vLLM or a GPU is missing here.
         """
         for url in [server.url for server in servers if server.backend == "nccl"]:
             if model.device.type != "cuda":

@@ -39,10 +39,7 @@ class GroupsInFlight:
     """Groups that are waiting, in flight, or over. Everything runs in the event loop of `run_in_loop`.
 
     A group starts when all of its episodes are within the engine's `max_concurrency`, so groups start in order.
-
-    Args:
-        engine: Plays the episodes.
-        on_group: Called with each group that is over. `take` and `drain` raise its exceptions, as they do a group's.
+    `on_group` is called with each group that is over. `take` and `drain` raise its exceptions, as they do a group's.
     """
 
     def __init__(self, engine: RolloutEngine, on_group: Callable[[FinishedGroup], None]) -> None:
