@@ -164,6 +164,7 @@ class Environment(gymnasium.Env[list[Message], Message]):
     render_mode: str | None = None
     gives_rewards: bool = True  # False: its steps give 0 because it judges nothing, so only reward functions count
     min_step_seconds: float | None = None  # seconds that one step may take; a `step_timeout` must be longer
+    own_seconds: float = 0.0  # that a step or a grade of this episode limits itself to: `step_timeout` is no shorter
     metrics: dict[str, float]  # numbers to log; the engine reads them when the episode has been graded
     report: dict[str, Any]  # other facts about the episode, for people; kept in `Episode.report`
 

@@ -92,7 +92,10 @@ class EnvironmentCaller:
                 f"(its min_step_seconds; in a CodeEnv that is six times code_timeout). Otherwise slow code would fail "
                 f"the episode instead of being interrupted"
             )
-        return checked_reset(await self._call(self._environment, "reset", seed=seed, options=options), self.name)
+        result = checked_reset(await self._call(self._environment, "reset", seed=seed, options=options), self.name)
+        if self._core is not None:
+            self._limit.seconds = max(limit, self._core.own_seconds)
+        return result
 
     def tool_schemas(self) -> list[ToolSchema]:
         """Return the tools of the episode that has begun."""

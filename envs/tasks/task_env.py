@@ -22,7 +22,7 @@ from .computer import ComputerEnv
 from .harbor import HarborTask, Stage, read_task
 from .machine import begin_stage, box_of, set_up
 from .shell import Shell
-from .verifier import Verdict, Verify, verify
+from .verifier import Verdict, Verify, seconds_of_verdict, verify
 
 _MAX_BOXES = 256  # of the agents, as many as a trainer plays episodes at a time
 
@@ -125,6 +125,7 @@ class TaskEnv(ComputerEnv):
         self._task = read_task(task["task_dir"])
         self._stages = self._task.stages()
         self._place, self._verdicts = 0, []
+        self.own_seconds = max(map(seconds_of_verdict, self._stages))
         self._user = self._stages[0].agent.user
 
     async def _acquire(self) -> None:

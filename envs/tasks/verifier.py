@@ -31,6 +31,8 @@ from .settings import Machine, resolve_variables
 
 Verify = Literal["separate", "shared"]
 
+_RUNS = 3  # of the tests, at most: twice on the agent's files, and once on the untouched image
+_AROUND = 120.0  # seconds to make a box and fill it
 _KEPT = 20_000  # bytes of a log, its end
 _LARGEST = 1 << 20  # bytes of a file with rewards
 
@@ -54,6 +56,12 @@ class Verdict:
     def reward(self) -> float:
         """The reward of this key, or else the mean of all."""
         return self.rewards.get("reward", fmean(self.rewards.values()))
+
+
+def seconds_of_verdict(stage: Stage) -> float:
+    """Return the seconds that a verdict may take: tests that hang must not make the episode fail by `step_timeout`."""
+    hooks = sum(hook.timeout_sec for hook in stage.verifier.collect)
+    return hooks + _RUNS * (stage.verifier.timeout_sec + _AROUND)
 
 
 async def verify(box: Box, prototype: Box, task: HarborTask, stage: Stage, *, how: Any, mode: Verify) -> Verdict:

@@ -13,6 +13,7 @@ import pytest
 from gymnast.envs import (
     ConfigurationError,
     Episode,
+    EpisodeLimits,
     Message,
     RolloutEngine,
     ScriptedPolicy,
@@ -205,6 +206,16 @@ async def test_an_agent_that_uses_up_the_memory_of_its_box_fails_its_task_and_no
     for command in (HOG, f"echo -1000 > /proc/self/oom_score_adj; {processes}"):
         episode = await play_in("plain", command)
         assert (episode.failure, episode.reward) == (None, 0.0), episode
+
+
+async def test_tests_that_hang_for_longer_than_step_timeout_are_no_failure(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER / "hanging", tmp_path / "task")
+    (tmp_path / "task/task.toml").write_text("[verifier]\ntimeout_sec = 3\n")
+    environment = TaskEnv(DockerBox(limits=LIMITS), command_timeout=0.8)
+    script = ScriptedPolicy([bash("printf hang > answer.txt"), SUBMIT])
+    engine = RolloutEngine(environment, script, limits=EpisodeLimits(step_timeout=6.0))
+    [episode] = await engine.run(episode_specs(harbor_tasks(tmp_path), group_size=1, seed=0))
+    assert (episode.failure, episode.reward) == (None, 0.0), episode
 
 
 async def test_a_pool_of_another_event_loop_is_a_mistake_and_no_failed_episode() -> None:
