@@ -36,11 +36,6 @@ _MAXIMA = """
 MAXIMA = frozenset(_MAXIMA.split())
 """The least and the largest value of all steps and processes. All other values are averaged."""
 
-OF_MEANS: dict[str, tuple[tuple[str, ...], Callable[..., float]]] = {
-    "mismatch/ess": (MEANS_OF_RATIOS, effective_sample_size),
-}
-"""Functions of means over all steps and processes, with the names of these means, which are not returned themselves."""
-
 NameOf = Callable[[Episode], str | None]
 
 Spreads = Callable[[Group], bool]
@@ -100,9 +95,8 @@ class Metrics:
         self._values.clear()
         self._missing.count(merged)
         values = {name: _one(name, *zip(*pairs, strict=True)) for name, pairs in merged.items()}
-        for name, (means, function) in OF_MEANS.items():
-            if means[0] in values:
-                values[name] = function(*(values.pop(mean) for mean in means))
+        if MEANS_OF_RATIOS[0] in values:  # a function of means over all steps and processes
+            values["mismatch/ess"] = effective_sample_size(*(values.pop(mean) for mean in MEANS_OF_RATIOS))
         return values | {name: _pooled_std(merged[name], merged[_mean_of(name)]) for name in merged if _mean_of(name)}
 
 

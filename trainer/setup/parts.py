@@ -49,8 +49,7 @@ from .generator_choice import (
 from .loading import load_model, warn_of_low_rate
 from .player import context_length, make_player, padding_id
 from .processing import Processing, load_processing
-from .startup_checks import ROWS_LOOKED_AT, check_before_loading, check_best_metric
-from .streams import check_stream, first_rows
+from .startup_checks import ROWS_LOOKED_AT, check_before_loading, check_best_metric, check_stream, first_rows
 
 logger = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,32 @@ def check_best_metric(args: AgentConfig, evaluation: Rows | Mapping[str, Rows] |
             f"metric_for_best_model={metric!r} is a metric of no data set: eval_dataset has several, so choose one of "
             f"{names}, or another metric of one of these sets"
         )
+
+
+def first_rows(args: AgentConfig, rows: Any, number: int) -> Any:
+    """Return training rows to look at before training: of a stream the first ones, or else all; see `check_stream`."""
+    check_stream(args, rows)
+    return list(islice(rows, number)) if is_stream(rows) else rows
+
+
+def check_stream(args: AgentConfig, rows: Any) -> None:
+    """Raise a ValueError if an option needs the length of a stream, or another order."""
+    if not is_stream(rows):
+        return
+    stream = f"train_dataset is a stream of rows ({type(rows).__name__})"
+    if args.max_steps <= 0:
+        raise ValueError(
+            f"{stream}, which has no length: set max_steps, the number of optimiser steps, in place of "
+            f"num_train_epochs; or pass some rows as a list, list(data.take(10_000))"
+        )
+    if args.shuffle_dataset:
+        raise ValueError(
+            f"{stream}, which shuffle_dataset=True cannot shuffle: leave it out, and pass "
+            f"data.shuffle(seed={args.seed}, buffer_size=1000)"
+        )
+    for name in ("eval_strategy", "save_strategy", "logging_strategy"):
+        if getattr(args, name) == "epoch":
+            raise ValueError(f"{stream}, which has no epochs: set {name}='steps', got 'epoch'")
 
 
 def _data_sets(train: Rows | None, evaluation: Rows | Mapping[str, Rows] | None) -> dict[str, Rows]:
