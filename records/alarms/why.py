@@ -58,7 +58,8 @@ def explain(run: Run) -> Explanation:
     causes = (likely_causes(rows, before) or likely_causes(rows)) if rows else []
     cause = causes[0] if causes else None
     of_update = [alarm for alarm in alarms if alarm.kind in OF_THE_UPDATE]
-    if has_converged(run.metrics):
+    learns = has_converged(run.metrics)
+    if learns:
         cause = None
         reason = "it has risen by more than half its first standard deviation: the run learns, or has learned"
     elif of_update and trend in ("falls", "stays"):
@@ -71,13 +72,12 @@ def explain(run: Run) -> Explanation:
         reason = "no episode has a reward: nothing rewards them"
     else:
         reason = f"{alarms[0].title}. {alarms[0].cause}" if alarms else "the reason is not known without episodes"
-    example = cause.example if cause else min(rows, key=_reward, default=None)
+    known = [row for row in rows if row.reward is not None] or rows
+    example = (
+        cause.example if cause else (max if learns else min)(known, key=lambda row: row.reward or 0.0, default=None)
+    )
     link = ", but " if trend == "rises" and cause is not None else ": " if curve else ""
     return Explanation(f"{curve}{link}{reason}", None if example is None else run.episodes.index(example), cause)
-
-
-def _reward(row: EpisodeRow) -> float:
-    return math.inf if row.reward is None else row.reward
 
 
 def _slow(run: Run, rows: Sequence[EpisodeRow]) -> str:
@@ -163,7 +163,7 @@ def _episodes(rows: Sequence[EpisodeRow], run: Run) -> Iterator[str]:
     yield "they end by " + ", ".join(f"{stop} ({count})" for stop, count in stops)
     calls, errors = sum(len(row.tools) for row in rows), sum(len(row.errors) for row in rows)
     tokens = sum(row.tokens for row in rows) / len(rows)
-    per_episode = f"{calls / len(rows):.2g} tool calls and {tokens:.0f} sampled tokens an episode"
+    per_episode = f"tool calls an episode: {calls / len(rows):.2g}, sampled tokens: {tokens:.0f}"
     yield f"{per_episode}; {errors} of {calls} calls failed"
 
 

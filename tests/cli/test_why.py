@@ -149,6 +149,13 @@ def test_a_run_that_has_learned_has_no_alarm_of_equal_groups(run: Run, tmp_path:
     assert "the run learns, or has learned" in run("why", "run").out.splitlines()[0]
 
 
+def test_the_episode_that_shows_that_a_run_learns_is_the_best(run: Run, tmp_path: Path) -> None:
+    metrics = [{"step": step, "reward": step / 10, "reward_std": 0.4} for step in range(1, 11)]
+    played = [(0, episode(member=member, reward=reward)) for member, reward in enumerate([0.2, None, 1.0, 0.0])]
+    write_run(tmp_path / "run", played, metrics)
+    assert "#episode=2," in run("why", "run").out.splitlines()[0]
+
+
 def test_evaluations_are_named(run: Run, tmp_path: Path) -> None:
     metrics = [
         {"step": 0, "eval_easy_reward": 0.25, "eval_easy_runtime": 1.0},
