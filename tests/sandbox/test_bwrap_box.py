@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,9 +117,10 @@ async def test_images_that_need_an_engine_or_are_broken_are_refused(tmp_path: Pa
     ]:
         with pytest.raises(ImageError, match=message):
             await BwrapBox(image=image).start()
+    wrong: Any = tmp_path
     for make in (BwrapBox, BwrapBox().variant):
         with pytest.raises(TypeError, match="image must be a BoxImage"):
-            make(image=tmp_path)
+            make(image=wrong)
     with pytest.raises(ValueError, match="network must be 'none', got 'bridge'"):
         BwrapBox().variant(network="bridge")
 
