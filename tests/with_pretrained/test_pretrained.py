@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig
-from transformers import AutoTokenizer
 
 from gymnast.envs import Message
 from gymnast.trainer import ChatFormat, GRPOConfig, GRPOTrainer
@@ -29,11 +28,6 @@ HARD_TEXTS = [
     "",
     "def f(x):\n        return x  # <b>",
 ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return AutoTokenizer.from_pretrained(FOLDER)
 
 
 @pytest.mark.parametrize("answer", [" Paris. ", "", "12  30\n\n"])
