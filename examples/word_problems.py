@@ -3,10 +3,10 @@
     make train-pretrained
 
 runs this file with SmolLM2-135M-Instruct, which fits on a laptop. The model reads problems of one to three steps that
-also contain numbers of no use, writes an expression for the tool `calculate`, and gives the final answer. Some
-demonstrations, most of them wrong, show it how tools are called. Reinforcement learning then teaches it to read: its
-success on problems whose sentences, names and ranges of numbers it has never seen rises from below 45 % to above 90 %,
-within 45 minutes on two cores. A run that was interrupted goes on where it was.
+also contain numbers of no use, writes an expression for the tool `calculate`, and gives the final answer.
+Demonstrations, most of them wrong, show it how tools are called. Reinforcement learning then teaches it to read. It is
+evaluated on problems whose sentences, names and ranges of numbers it has never seen. A run that was interrupted goes on
+where it was.
 
     python examples/word_problems.py --model Qwen/Qwen3-0.6B --no-demonstrations
 
