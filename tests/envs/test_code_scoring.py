@@ -178,6 +178,6 @@ async def test_a_misspelt_column_is_named(pool: ExecutorPool, caplog: pytest.Log
 
 def test_an_option_of_the_pool_is_named() -> None:
     with pytest.raises(
-        TypeError, match=r"lease_timeout is an option of the pool: CodeEnv\(ExecutorPool\(executor, lea"
+        TypeError, match=r"lease_timeout is an option of the pool: CodeEnv\(ExecutorPool\(\.\.\., lease_timeout"
     ):
         CodeEnv(LocalExecutor(), lease_timeout=3)
