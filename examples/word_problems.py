@@ -12,8 +12,8 @@ where it was.
 
 trains a larger model on a GPU, which knows how to call tools.
 
-The run is left in `runs/word-problems-seed<seed>/`: summary.json, metrics.jsonl, reward.png, episodes.jsonl, the
-transcripts before.txt and after.txt, and the checkpoint in model/.
+The run is left in `runs/word-problems-<model>-seed<seed>/`: summary.json, metrics.jsonl, reward.png, episodes.jsonl,
+the transcripts before.txt and after.txt, and the checkpoint in model/.
 """
 
 from __future__ import annotations
@@ -202,8 +202,10 @@ def show(model_name: str, seed: int, folder: Path) -> None:
     rng = random.Random(10_000 + seed)
     demonstrations = [demonstration(rng) for _ in range(240)]
     warm_up(model, tokenizer, demonstrations, steps=30, batch_size=8, learning_rate=2e-5, seed=seed)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    unfinished = folder.with_name("unfinished")  # a run that is interrupted here begins again
+    model.save_pretrained(unfinished)
+    tokenizer.save_pretrained(unfinished)
+    unfinished.rename(folder)
 
 
 def make_trainer(arguments: argparse.Namespace, model: str, folder: Path, callbacks: list[Any]) -> GRPOTrainer:
@@ -264,7 +266,8 @@ def success(episodes: list[Episode]) -> float:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> None:
-    folder = arguments.output_dir / f"word-problems-seed{arguments.seed}"
+    folder = arguments.output_dir / f"word-problems-{Path(arguments.model).name}-seed{arguments.seed}"
+    folder.mkdir(parents=True, exist_ok=True)
     start, notes = folder / "start", folder / "before.json"
     begun = time.perf_counter()
     if arguments.no_demonstrations:

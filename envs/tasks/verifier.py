@@ -80,9 +80,8 @@ async def verify(box: Box, prototype: Box, task: HarborTask, stage: Stage, *, ho
         SandboxError: a box broke, and the agent is not to blame.
     """
     for hook in stage.verifier.collect:
-        with contextlib.suppress(
-            ValueError, SandboxFileError
-        ):  # a hook that fails leaves no artifact: the tests see it
+        # A hook that fails leaves no artifact: the tests see it.
+        with contextlib.suppress(ValueError, SandboxFileError):
             await box.exec(hook.command, timeout=hook.timeout_sec, **{**how, "user": hook.user})
     own_network = task.network(stage.verifier) != task.network(stage.agent)
     is_shared = mode == "shared" and stage.verifier.mode != "separate" and not own_network

@@ -343,3 +343,10 @@ def test_the_table_and_the_exit_code(run: Run) -> None:
     assert "null agent" in outcome.out
     outcome = run("check", "gymnast/Calculator-v0", "--num-tasks", 2, "--json")
     assert {verdict["outcome"] for verdict in outcome.json["checks"]} == {"pass", "skip", "warn"}
+
+
+def test_the_table_of_the_docs_has_every_check() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "command_line.md").read_text()
+    table = text.partition("| Check | Fails or warns if |\n|---|---|\n")[2].partition("\n\n")[0]
+    names = [name for line in table.splitlines() for name in re.findall(r"`([^`]+)`", line.split("|")[1])]
+    assert sorted(names) == sorted(["plays", *CHECKS])
