@@ -9,6 +9,10 @@ the machines of a Ray cluster (docs/cluster.md).
 
 The run is left in `runs/calculator-<algorithm>-seed<seed>/`: summary.json, metrics.jsonl, reward.png, episodes.jsonl
 and the checkpoint in model/. If trackio is installed, `trackio show --project calculator` draws the metrics.
+
+    gymnast eval gymnast/Calculator-v0 --tool-format react --model "$(make --silent pretrained)"
+
+lets SmolLM2-135M-Instruct answer, a real pretrained model that runs on a laptop. examples/word_problems.py trains it.
 """
 
 from __future__ import annotations

@@ -5,6 +5,10 @@
 The first message shows a picture; `click(x, y)` ends the episode. A tiny Qwen3-VL (0.8 M parameters) learns from
 rewards where the square is: it hits 18 % before and 62 % after 40 steps. In examples/walk.py the results of tools are
 pictures, and a control sees nothing.
+
+    gymnast eval examples/click.py:Click --tasks examples/click.py:ROWS --model Qwen/Qwen2.5-VL-3B-Instruct
+
+lets a pretrained model click. That of `make pretrained` reads text only.
 """
 
 from __future__ import annotations

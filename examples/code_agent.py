@@ -10,6 +10,11 @@ With `--model Qwen/Qwen3-0.6B` the same file trains a model from the Hub.
 
 It needs Docker, for which it makes an image of this machine's Python; or bubblewrap, where no engine answers. The run
 is left in `runs/code-agent-<algorithm>-seed<seed>/`.
+
+    gymnast eval examples/code_agent.py:Files --tasks examples/code_agent.py:held_out -n 32 --tool-format react \\
+        --model "$(make --silent pretrained)"
+
+lets SmolLM2-135M-Instruct answer, a real pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations
@@ -69,6 +74,11 @@ def random_task(rng: random.Random, *, held_out: bool) -> dict[str, Any]:
         "path": file,
         "numbers": numbers,
     }
+
+
+def held_out(seed: int = 0) -> list[dict[str, Any]]:
+    rng = random.Random(2000 + seed)
+    return [random_task(rng, held_out=True) for _ in range(HELD_OUT)]
 
 
 def demonstration(task: dict[str, Any], rng: random.Random, *, in_code: bool) -> list[Any]:
@@ -167,8 +177,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
     try:
         environment = Files(code_executor=pool, code_timeout=5.0, tools_in=arguments.tools_in)
         trainer = make_trainer(arguments, environment, folder, [records, RichProgress(console)], console)
-        rng = random.Random(2000 + arguments.seed)
-        tasks = [random_task(rng, held_out=True) for _ in range(HELD_OUT)]
+        tasks = held_out(arguments.seed)
         before, failed_before = evaluate(trainer, tasks, console)
         console.print(f"before: {before:.1%} of {HELD_OUT - failed_before} held-out tasks; {failed_before} failed")
         trainer.train()

@@ -5,6 +5,11 @@
 makes a tiny model, shows it how the game is played but rarely the right answer, and trains it for 15 steps: under a
 minute on two cores. The last line says how many of 64 games it wins before (about a quarter) and after (above 80 %).
 With `--model Qwen/Qwen3-0.6B` the same environment trains a model from the Hub.
+
+    gymnast eval examples/custom_environment.py:GuessNumber --tasks examples/custom_environment.py:ROWS \\
+        --tool-format react --model "$(make --silent pretrained)"
+
+lets SmolLM2-135M-Instruct play, a real pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from typing import Any
 from gymnast.envs import Message, ToolEnv, tool, tool_call
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress
 from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
+
+ROWS = [{"secret": number} for number in range(1, 8)]
 
 
 class GuessNumber(ToolEnv):
@@ -55,7 +62,7 @@ def make_trainer(model, **options):
     return GRPOTrainer(
         model=model,
         environment=GuessNumber(),
-        train_dataset=[{"secret": number} for number in range(1, 8)],
+        train_dataset=ROWS,
         args=GRPOConfig(output_dir="runs/guess-number", num_generations=8, max_turns=6, **options),
         callbacks=[RichProgress()],
     )

@@ -6,6 +6,11 @@ The environment says a word once. Then it asks for the word six times, and rewar
 59 tokens, and the context 28. So `compact` keeps the agent's last answer as its note and drops the rest: an agent that
 notes down a wrong word has lost the right one. Each rewritten history begins a sample, with the exact tokens that the
 model saw, and the samples of an episode share its reward. It takes about 20 seconds.
+
+    gymnast eval examples/long_history.py:Courier --tasks examples/long_history.py:ROWS \\
+        --model "$(make --silent pretrained)"
+
+lets SmolLM2-135M-Instruct play, a real pretrained model that runs on a laptop and needs no notes for so little.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 WORDS = ("amber", "birch", "cloud", "delta", "ember", "frost", "grove", "heath")
 QUESTION = "What is the word? Answer with the word alone, as you noted it down."
+ROWS = [{"word": word} for word in WORDS]
 CONTEXT = 28  # tokens
 TURNS = 6
 
@@ -76,14 +82,13 @@ def main() -> None:
     model = make_tiny_model(tokenizer, hidden_size=64)
     warm_up(model, tokenizer, shown, steps=200, batch_size=16, learning_rate=5e-3)
 
-    rows = [{"word": word} for word in WORDS]
     trainer = GRPOTrainer(
         model=model,
         processing_class=tokenizer,
         environment=Courier(),
         compact=compact,
-        train_dataset=rows,
-        eval_dataset=rows,
+        train_dataset=ROWS,
+        eval_dataset=ROWS,
         args=GRPOConfig(
             output_dir="runs/long-history",
             per_device_train_batch_size=64,

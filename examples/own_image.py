@@ -6,6 +6,11 @@ examples/own_image/ has a Dockerfile that adds the command `stock` and its data 
 when the first box starts, and again when a file of the folder has changed. The agent answers questions by calling the
 command in Bash. A tiny model learns from rewards alone where to look: docs/gallery.md has the figures.
 It needs a Docker engine.
+
+    gymnast eval examples/own_image.py:environment --tasks examples/own_image.py:ROWS --tool-format react \\
+        --model "$(make --silent pretrained)"
+
+lets SmolLM2-135M-Instruct answer, a real pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations
@@ -37,6 +42,10 @@ def demonstration(rng: random.Random) -> list[Message]:
         {"role": "tool", "name": "bash", "content": count},
         tool_call("final_answer", answer=count),
     ]
+
+
+def environment() -> CodeEnv:
+    return CodeEnv(DockerExecutor(image=FOLDER, limits=Limits(memory="128m", pids=32)))
 
 
 def tiny_model(tools: list[Any]) -> tuple[Any, Any]:

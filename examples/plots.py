@@ -5,6 +5,10 @@
 `PlotEnv` is a `CodeEnv` with one more tool. This program plays one episode with a fixed list of calls, and leaves it in
 `runs/plots/` for `gymnast view`. It needs Docker or bubblewrap. The default image has no Matplotlib, so the code in the
 box writes its PNG itself; `DockerExecutor(image=Path("sandbox/images/dockerfiles/python"))` has Matplotlib.
+
+    gymnast play examples/plots.py:PlotEnv --tasks examples/plots.py:ROWS --model Qwen/Qwen2.5-VL-3B-Instruct
+
+lets a pretrained model look. That of `make pretrained` reads text only.
 """
 
 from __future__ import annotations
@@ -47,11 +51,13 @@ with open("plot.png", "wb") as file:
     file.write(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts.items()))
 """
 HEIGHTS = [20, 24, 22, 61, 23, 19, 25, 21]
-ROW = {
-    "prompt": "Plot heights.txt and look: which line, counted from 1, is the outlier?",
-    "files": {"heights.txt": "\n".join(map(str, HEIGHTS))},
-    "answer": 1 + HEIGHTS.index(61),
-}
+ROWS = [
+    {
+        "prompt": "Plot heights.txt and look: which line, counted from 1, is the outlier?",
+        "files": {"heights.txt": "\n".join(map(str, HEIGHTS))},
+        "answer": 1 + HEIGHTS.index(61),
+    }
+]
 CALLS = [
     tool_call("python", code=PLOT),
     tool_call("view", path="no-plot.png"),  # the error is told to the model
@@ -67,7 +73,7 @@ def main() -> None:
     try:
         pool = ExecutorPool(default_executor(limits=Limits(memory="128m")), max_boxes=1)
         try:
-            [episode] = RolloutEngine(PlotEnv(pool), ScriptedPolicy(CALLS)).play([ROW])
+            [episode] = RolloutEngine(PlotEnv(pool), ScriptedPolicy(CALLS)).play(ROWS)
         finally:
             asyncio.run(pool.close())
     except SandboxError as error:  # for example no engine; the message says how to install one

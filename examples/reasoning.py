@@ -5,6 +5,10 @@
 The model reads two digits, writes a line of reasoning, and then the answer. No environment class is needed: a `ToolEnv`
 without tools shows the row's `prompt`, and functions as in TRL give the reward. Only the answer is rewarded, and a
 tiny model learns to reason rightly, since its answer follows from its reasoning: docs/gallery.md has the figures.
+
+    gymnast play gymnast.envs:ToolEnv --tasks examples/reasoning.py:ROWS --model "$(make --silent pretrained)"
+
+shows an answer of SmolLM2-135M-Instruct, a real pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations

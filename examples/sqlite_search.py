@@ -5,6 +5,11 @@
 Each episode has a small database of its own, so an answer cannot be learned by heart: the model has to search for the
 person, read the right one of three pages, and report the town that stands there. A search that SQLite refuses is an
 error message to the model. A tiny model learns which page to read from rewards alone: docs/gallery.md has the figures.
+
+    gymnast eval examples/sqlite_search.py:Archive --tasks examples/sqlite_search.py:rows -n 32 --tool-format react \\
+        --model "$(make --silent pretrained)"
+
+lets SmolLM2-135M-Instruct search, a real pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations
@@ -87,6 +92,11 @@ def random_task(rng: random.Random) -> dict[str, object]:
     return {"seed": rng.randrange(1_000_000), "person": f"{rng.choice(NAMES)} the {rng.choice(TRADES)}"}
 
 
+def rows() -> list[dict[str, object]]:
+    rng = random.Random(1)
+    return [random_task(rng) for _ in range(512)]
+
+
 def demonstration(rng: random.Random) -> list[Message]:
     """An episode that reads the right page in half of the cases."""
     archive, task = Archive(), random_task(rng)
@@ -117,7 +127,7 @@ def main() -> None:
         model=model,
         processing_class=tokenizer,
         environment=Archive(),
-        train_dataset=[random_task(rng) for _ in range(512)],
+        train_dataset=rows(),
         args=GRPOConfig(
             output_dir="runs/sqlite-search",
             num_generations=8,

@@ -10,6 +10,11 @@ same file trains a model from the Hub on tasks of yours.
 
 It needs a Docker engine, or else bubblewrap, and makes the sandbox's image from this machine's Python if the engine has
 none. The run is left in `runs/task-agent-<algorithm>-seed<seed>/`.
+
+    gymnast eval examples/task_agent.py:environment --tasks examples/task_agent.py:held_out --tool-format react \\
+        --model "$(make --silent pretrained)"
+
+lets SmolLM2-135M-Instruct work, a real pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ import torch
 from rich.console import Console
 
 from gymnast.envs import TaskEnv, harbor_tasks, tool_call
-from gymnast.sandbox import DEFAULT_IMAGE, Limits, SandboxError, default_box
+from gymnast.sandbox import DEFAULT_IMAGE, Box, Limits, SandboxError, default_box
 from gymnast.trainer import AgentTrainer, GRPOConfig, GRPOTrainer, RichProgress, RLOOConfig, RLOOTrainer, RunFolder
 from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
@@ -47,6 +52,7 @@ KINDS = {  # the instruction, the line of shell that follows it, and the answer
 TEST = """#!/bin/sh
 if [ "$(tr -d ' ' < answer.txt)" = {} ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
 """
+LIMITS = Limits(memory="128m", pids=32)
 EVALUATED = 6  # episodes of each held-out task
 
 
@@ -67,6 +73,15 @@ def write_tasks(folder: Path) -> None:
             }.items():
                 (task / path).parent.mkdir(parents=True, exist_ok=True)
                 (task / path).write_text(text)
+
+
+def held_out() -> Sequence[Mapping[str, Any]]:
+    write_tasks(Path("runs/tasks"))
+    return harbor_tasks("runs/tasks/held_out")
+
+
+def environment(box: Box | None = None) -> TaskEnv:
+    return TaskEnv(box or default_box(limits=LIMITS), tools=("bash", "submit"))
 
 
 def demonstration(rng: random.Random) -> list[dict[str, Any]]:
@@ -98,11 +113,11 @@ def make_trainer(
     console: Console,
 ) -> AgentTrainer:
     trainer_class, config_class = ALGORITHMS[arguments.algorithm]
-    box = default_box(limits=Limits(memory="128m", pids=32))
+    box = default_box(limits=LIMITS)
     console.print(f"sandbox: {type(box).__name__}")
-    environment = TaskEnv(box, tools=("bash", "submit"))
+    trained = environment(box)
     if arguments.model is None:
-        model, tokenizer = tiny_model(environment, arguments.seed, console)
+        model, tokenizer = tiny_model(trained, arguments.seed, console)
         recipe = {"learning_rate": 1e-3, "max_completion_length": 160, "max_turns": 2, "use_cpu": True}
     else:
         model, tokenizer = arguments.model, None
@@ -129,7 +144,7 @@ def make_trainer(
     )
     return trainer_class(
         model=model,
-        environment=environment,
+        environment=trained,
         args=config,
         train_dataset=list(rows),
         processing_class=tokenizer,
@@ -151,17 +166,17 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
     folder = arguments.output_dir / f"task-agent-{arguments.algorithm}-seed{arguments.seed}"
     if arguments.tasks is None:
         write_tasks(folder / "tasks")
-        rows, held_out = harbor_tasks(folder / "tasks" / "train"), harbor_tasks(folder / "tasks" / "held_out")
+        rows, unseen = harbor_tasks(folder / "tasks" / "train"), harbor_tasks(folder / "tasks" / "held_out")
     else:
-        rows = held_out = harbor_tasks(arguments.tasks)
+        rows = unseen = harbor_tasks(arguments.tasks)
     records = RunFolder(folder)
     trainer = make_trainer(arguments, rows, folder, [records, RichProgress(console)], console)
-    before, failed_before = evaluate(trainer, held_out)
-    console.print(f"before: {before:.1%} of {len(held_out)} held-out tasks")
+    before, failed_before = evaluate(trainer, unseen)
+    console.print(f"before: {before:.1%} of {len(unseen)} held-out tasks")
     trainer.train()
     trainer.save_model(str(folder / "model"))
-    after, failed_after = evaluate(trainer, held_out)
-    console.print(f"after:  {after:.1%} of {len(held_out)} held-out tasks")
+    after, failed_after = evaluate(trainer, unseen)
+    console.print(f"after:  {after:.1%} of {len(unseen)} held-out tasks")
     records.write_summary(
         {
             "algorithm": arguments.algorithm,

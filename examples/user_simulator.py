@@ -5,6 +5,11 @@
 A guest orders coffee. The agent should ask about the size and the milk before it takes the order, and not ask again and
 again: the guest leaves after three questions. `reply` is the user: here a script, and it could as well ask another
 model (it may be `async def`). A tiny model learns from rewards alone to ask first: docs/gallery.md has the figures.
+
+    gymnast eval examples/user_simulator.py:CoffeeBar --tasks examples/user_simulator.py:ROWS --tool-format react \\
+        --model "$(make --silent pretrained)"
+
+lets SmolLM2-135M-Instruct take orders, a real pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress
 from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 SIZES, MILK = ("small", "medium", "large"), {"with milk": True, "no milk": False}
+ROWS = [{"size": size, "milk": milk} for size in SIZES for milk in MILK]
 QUESTIONS = {"size": "Which size?", "milk": "With milk?"}
 PATIENCE = 3  # questions
 
@@ -76,16 +82,15 @@ def main() -> None:
     model = make_tiny_model(tokenizer, hidden_size=64)
     warm_up(model, tokenizer, shown, steps=150)
 
-    rows = [{"size": size, "milk": milk} for size in SIZES for milk in MILK]
     trainer = GRPOTrainer(
         model=model,
         processing_class=tokenizer,
         environment=CoffeeBar(),
-        train_dataset=rows,
+        train_dataset=ROWS,
         args=GRPOConfig(
             output_dir="runs/user-simulator",
             num_generations=8,
-            per_device_train_batch_size=8 * len(rows),
+            per_device_train_batch_size=8 * len(ROWS),
             learning_rate=2e-3,
             max_turns=PATIENCE + 2,
             max_steps=arguments.steps,
@@ -99,13 +104,13 @@ def main() -> None:
         ),
         callbacks=RichProgress(),
     )
-    before = success(trainer, rows)
+    before = success(trainer)
     trainer.train()
-    print(f"right in {before:.0%} of the orders before, {success(trainer, rows):.0%} after")
+    print(f"right in {before:.0%} of the orders before, {success(trainer):.0%} after")
 
 
-def success(trainer: GRPOTrainer, rows: list[dict[str, str]]) -> float:
-    dialogues = trainer.rollout(rows * 16)
+def success(trainer: GRPOTrainer) -> float:
+    dialogues = trainer.rollout(ROWS * 16)
     return sum(dialogue.metrics.get("success", 0.0) for dialogue in dialogues) / len(dialogues)
 
 

@@ -9,6 +9,10 @@ and with the same options, but all of its pictures are grey: on average, a walk 
 
 The run is left in `runs/walk-grpo-seed<seed>/`: summary.json, metrics.jsonl, reward.png, episodes.jsonl with its
 pictures in images/, and the checkpoint in model/. That of the control is in `runs/walk-grpo-seed<seed>-blind/`.
+
+    gymnast eval examples/walk.py:Walk --tasks examples/walk.py:BOARDS --model Qwen/Qwen2.5-VL-3B-Instruct
+
+lets a pretrained model walk. That of `make pretrained` reads text only.
 """
 
 from __future__ import annotations

@@ -314,7 +314,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="a model's folder, or its name on the Hugging Face Hub")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=60, help="optimiser steps (default: %(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=1e-5, help="(default: %(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=2e-5, help="(default: %(default)s)")
     parser.add_argument("--no-demonstrations", action="store_true", help="the model knows how to call tools")
     parser.add_argument("--output-dir", type=Path, default=Path("runs"))
     arguments = parser.parse_args()

@@ -6,6 +6,11 @@ Three guesses find one of eight words. A guess earns 0.1 for each letter that it
 the word. With `credit="turn"` a guess is judged by its own reward and those of later guesses, so a lucky start does not
 excuse a bad end. A tiny model learns it from rewards alone: docs/gallery.md has the figures.
 `gymnast view runs/wordle --open` shows the reward and the advantage of every turn.
+
+    gymnast eval examples/wordle.py:Wordle --tasks examples/wordle.py:ROWS --tool-format react \\
+        --model "$(make --silent pretrained)"
+
+lets SmolLM2-135M-Instruct play, a real pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress
 from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for, warm_up
 
 WORDS = ("amber", "birch", "cloud", "dwelt", "heart", "movie", "plumb", "stone")
+ROWS = [{"word": word} for word in WORDS]
 GUESSES = 3
 
 
@@ -81,12 +87,11 @@ def main() -> None:
     model = make_tiny_model(tokenizer, hidden_size=64)
     warm_up(model, tokenizer, shown, steps=200, learning_rate=3e-3)
 
-    rows = [{"word": word} for word in WORDS]
     trainer = GRPOTrainer(
         model=model,
         processing_class=tokenizer,
         environment=Wordle(),
-        train_dataset=rows,
+        train_dataset=ROWS,
         args=GRPOConfig(
             output_dir="runs/wordle",
             credit="turn",
@@ -111,7 +116,7 @@ def main() -> None:
 
 
 def success(trainer: GRPOTrainer) -> float:
-    games = trainer.rollout([{"word": word} for word in WORDS] * 16)
+    games = trainer.rollout(ROWS * 16)
     return sum(game.metrics.get("success", 0.0) for game in games) / len(games)
 
 

@@ -85,6 +85,19 @@ def test_options_of_transformers_work(options: dict[str, Any], tmp_path: Path) -
     assert logs["sampling/sampling_logp_difference/mean"] < (0.05 if "bf16" in options else 1e-4)
 
 
+@pytest.mark.parametrize(("instructions", "is_slow"), [({}, True), ({"avx512_bf16": True}, False)])
+def test_bf16_is_named_slow_on_a_processor_without_it(
+    instructions: dict[str, bool],
+    is_slow: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
+    make_trainer(tmp_path, max_steps=1, bf16=True).train()
+    assert ("has no instructions for bfloat16" in caplog.text) is is_slow
+
+
 def test_gradient_checkpointing_has_the_same_gradient(tmp_path: Path) -> None:
     gradients = []
     for checkpointing in (False, True):
