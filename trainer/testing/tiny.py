@@ -186,13 +186,14 @@ def warm_up(
     learning_rate: float = 3e-3,
     seed: int = 0,
     until: Callable[[], bool] | None = None,
+    bf16: bool = False,
 ) -> float:
     """Fine-tune `model` in place on the assistant turns of demonstrations and leave it in eval mode.
 
     `processing` is its tokenizer, or the processor of a model that takes images, which demonstrations may then show. A
     step of AdamW takes `batch_size` demonstrations, in an order that follows from `seed`. `until` is asked after each
-    step, with the model in eval mode, and ends the warm-up when it returns True. Return the last step's loss: the mean
-    over the batch's assistant tokens, in nats.
+    step, with the model in eval mode, and ends the warm-up when it returns True. `bf16` computes in bfloat16, as the
+    option of a trainer does. Return the last step's loss: the mean over the batch's assistant tokens, in nats.
 
     Raises:
         ValueError: there are no conversations, one has no assistant turn, or one is longer than the model's context.
@@ -206,7 +207,8 @@ def warm_up(
     loss = torch.tensor(0.0)
     for _ in range(steps):
         model.train()
-        loss = _loss(model, images, [tokenized(next(order)) for _ in range(batch_size)])
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+            loss = _loss(model, images, [tokenized(next(order)) for _ in range(batch_size)])
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
