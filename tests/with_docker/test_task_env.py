@@ -53,9 +53,12 @@ def told(episode: Episode) -> list[Any]:
     return [message.get("content") for turn in episode.turns for message in turn.observation]
 
 
-def task_with(folder: Path, settings: str) -> dict[str, Any]:
+def task_with(folder: Path, settings: str, *, answers: str | None = None) -> dict[str, Any]:
+    """The plain task with other settings; `answers` is a command of its tests that prints the reward."""
     shutil.copytree(FOLDER / "plain", folder / "task")
     (folder / "task" / "task.toml").write_text(settings)
+    if answers is not None:
+        (folder / "task/tests/test.sh").write_text(f"#!/bin/sh\n({answers}) > /logs/verifier/reward.txt\n")
     [row] = harbor_tasks(folder)
     return row
 
@@ -254,3 +257,28 @@ async def test_wrong_arguments_are_refused() -> None:
         "bash_kill",
         "submit",
     ]
+
+
+@pytest.mark.parametrize(("command", "reward"), [("test -e /tests/test.sh", 1.0), ("echo ill; false", None)])
+async def test_the_box_of_the_tests_has_a_healthcheck_of_its_own(
+    command: str, reward: float | None, tmp_path: Path
+) -> None:
+    check = f"command = '{command}'\nretries = 2\ninterval_sec = 0\n"
+    settings = f"[verifier]\nenvironment_mode = 'separate'\n[verifier.environment.healthcheck]\n{check}"
+    [episode] = await play([SUBMIT], task_with(tmp_path, f"artifacts = ['/app']\n{settings}", answers="echo 1"))
+    assert episode.reward == reward, episode
+    if reward is None:
+        assert episode.failure is not None
+        assert "failed 2 times, at last: ill" in episode.failure.message
+
+
+@pytest.mark.parametrize(("network", "same_box"), [("public", 1.0), ("no-network", 0.0)])
+async def test_tests_with_a_network_of_their_own_run_in_a_box_of_their_own(
+    network: str, same_box: float, tmp_path: Path
+) -> None:
+    settings = f"[verifier]\nnetwork_mode = '{network}'\n"
+    row = task_with(
+        tmp_path, settings, answers='test "$(cat answer.txt)" = "$(readlink /proc/self/ns/mnt)" && echo 1 || echo 0'
+    )
+    [episode] = await play([bash("readlink /proc/self/ns/mnt > answer.txt"), SUBMIT], row, verify="shared")
+    assert (episode.failure, episode.reward) == (None, same_box), episode
