@@ -34,7 +34,7 @@ help-all: ## list the targets for those who change gymnast, and the benchmarks
 	@$(call LIST,#[#-])
 	@echo; echo "The NAMEs of make bench-NAME:"
 	@for name in $(NAMES); do \
-	  printf '  %-11s %s\n' "$$name" "$$(sed -n '1s/"""//p' benchmarks/$$(echo $$name | tr - _)/__main__.py)"; done
+	  printf '  %-14s %s\n' "$$name" "$$(sed -n '1s/"""//p' benchmarks/$$(echo $$name | tr - _)/__main__.py)"; done
 
 train: $(VENV)/.train ## train the calculator agent from scratch; SEED=2 ALGORITHM=rloo
 	@$(BIN)/python examples/calculator.py --algorithm $(ALGORITHM) --seed $(SEED) $(ARGS)

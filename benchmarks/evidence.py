@@ -39,7 +39,7 @@ def make_figure(panels: int, *, width: float = 4.5, height: float = 3.6) -> tupl
 
 def draw_panel(axes: Any, curves: Sequence[Curve], *, title: str, xlabel: str, ylabel: str) -> None:
     """Draw curves into one panel; the mean is computed at 100 points of the range that all seeds cover."""
-    for curve, colour in zip(curves, COLOURS, strict=False):
+    for curve, colour in zip(curves, COLOURS[: len(curves)], strict=True):
         for x_T, y_T in zip(curve.x_ST, curve.y_ST, strict=True):
             axes.plot(x_T, y_T, color=colour, linewidth=0.8, alpha=0.4)
         first, last = max(x_T[0] for x_T in curve.x_ST), min(x_T[-1] for x_T in curve.x_ST)

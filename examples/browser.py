@@ -6,7 +6,7 @@
 `BrowserEnv` shows the pages of a folder in Chromium, which Playwright drives. All episodes share one browser, and each
 has a context of its own. The browser has no network: requests are answered from the folder.
 This program plays one episode with a fixed list of calls, and leaves it in `runs/browser/` for `gymnast view`.
-A pretrained model must see; that of `make pretrained` reads text only.
+A pretrained model must see pictures here; the model of `make pretrained` reads only text.
 """
 
 from __future__ import annotations

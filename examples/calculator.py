@@ -12,7 +12,7 @@ and the checkpoint in model/. If trackio is installed, `trackio show --project c
 
     gymnast eval gymnast/Calculator-v0 --tool-format react --model "$(make --silent pretrained)"
 
-lets SmolLM2-135M-Instruct answer, a real pretrained model that runs on a laptop. examples/word_problems.py trains it.
+answers with SmolLM2-135M-Instruct, a pretrained model that runs on a laptop. examples/word_problems.py trains it.
 """
 
 from __future__ import annotations

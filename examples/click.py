@@ -8,7 +8,7 @@ pictures, and a control sees nothing.
 
     gymnast eval examples/click.py:Click --tasks examples/click.py:ROWS --model Qwen/Qwen2.5-VL-3B-Instruct
 
-lets a pretrained model click. That of `make pretrained` reads text only.
+lets a pretrained model click. The model of `make pretrained` reads only text.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ is left in `runs/code-agent-<algorithm>-seed<seed>/`.
     gymnast eval examples/code_agent.py:Files --tasks examples/code_agent.py:held_out -n 32 --tool-format react \\
         --model "$(make --silent pretrained)"
 
-lets SmolLM2-135M-Instruct answer, a real pretrained model that runs on a laptop.
+answers with SmolLM2-135M-Instruct, a pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations

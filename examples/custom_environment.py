@@ -9,7 +9,7 @@ With `--model Qwen/Qwen3-0.6B` the same environment trains a model from the Hub.
     gymnast eval examples/custom_environment.py:GuessNumber --tasks examples/custom_environment.py:ROWS \\
         --tool-format react --model "$(make --silent pretrained)"
 
-lets SmolLM2-135M-Instruct play, a real pretrained model that runs on a laptop.
+plays with SmolLM2-135M-Instruct, a pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations

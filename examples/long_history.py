@@ -10,7 +10,7 @@ model saw, and the samples of an episode share its reward. It takes about 20 sec
     gymnast eval examples/long_history.py:Courier --tasks examples/long_history.py:ROWS \\
         --model "$(make --silent pretrained)"
 
-lets SmolLM2-135M-Instruct play, a real pretrained model that runs on a laptop and needs no notes for so little.
+plays with SmolLM2-135M-Instruct, a pretrained model that runs on a laptop. It needs no notes for so short a history.
 """
 
 from __future__ import annotations

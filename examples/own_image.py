@@ -7,10 +7,11 @@ when the first box starts, and again when a file of the folder has changed. The 
 command in Bash. A tiny model learns from rewards alone where to look: docs/gallery.md has the figures.
 It needs a Docker engine.
 
+    gymnast sandbox build
     gymnast eval examples/own_image.py:environment --tasks examples/own_image.py:ROWS --tool-format react \\
         --model "$(make --silent pretrained)"
 
-lets SmolLM2-135M-Instruct answer, a real pretrained model that runs on a laptop.
+answers with SmolLM2-135M-Instruct, a pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations
@@ -44,8 +45,12 @@ def demonstration(rng: random.Random) -> list[Message]:
     ]
 
 
+def executor() -> DockerExecutor:
+    return DockerExecutor(image=FOLDER, limits=Limits(memory="128m", pids=32))
+
+
 def environment() -> CodeEnv:
-    return CodeEnv(DockerExecutor(image=FOLDER, limits=Limits(memory="128m", pids=32)))
+    return CodeEnv(executor())
 
 
 def tiny_model(tools: list[Any]) -> tuple[Any, Any]:
@@ -99,8 +104,7 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         asyncio.run(build_image())  # the base, made of this machine's Python
-        executor = DockerExecutor(image=FOLDER, limits=Limits(memory="128m", pids=32))
-        pool = ExecutorPool(executor, max_boxes=16)
+        pool = ExecutorPool(executor(), max_boxes=16)
         try:
             train(pool, arguments.steps)
         finally:

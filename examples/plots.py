@@ -8,7 +8,7 @@ box writes its PNG itself; `DockerExecutor(image=Path("sandbox/images/dockerfile
 
     gymnast play examples/plots.py:PlotEnv --tasks examples/plots.py:ROWS --model Qwen/Qwen2.5-VL-3B-Instruct
 
-lets a pretrained model look. That of `make pretrained` reads text only.
+lets a pretrained model look. The model of `make pretrained` reads only text.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ tiny model learns to reason rightly, since its answer follows from its reasoning
 
     gymnast play gymnast.envs:ToolEnv --tasks examples/reasoning.py:ROWS --model "$(make --silent pretrained)"
 
-shows an answer of SmolLM2-135M-Instruct, a real pretrained model that runs on a laptop.
+shows an answer of SmolLM2-135M-Instruct, a pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ Each episode has a small database of its own, so an answer cannot be learned by 
 person, read the right one of three pages, and report the town that stands there. A search that SQLite refuses is an
 error message to the model. A tiny model learns which page to read from rewards alone: docs/gallery.md has the figures.
 
-    gymnast eval examples/sqlite_search.py:Archive --tasks examples/sqlite_search.py:rows -n 32 --tool-format react \\
+    gymnast eval examples/sqlite_search.py:Archive --tasks examples/sqlite_search.py:questions --tool-format react \\
         --model "$(make --silent pretrained)"
 
-lets SmolLM2-135M-Instruct search, a real pretrained model that runs on a laptop.
+searches with SmolLM2-135M-Instruct, a pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def random_task(rng: random.Random) -> dict[str, object]:
     return {"seed": rng.randrange(1_000_000), "person": f"{rng.choice(NAMES)} the {rng.choice(TRADES)}"}
 
 
-def rows() -> list[dict[str, object]]:
+def questions() -> list[dict[str, object]]:
     rng = random.Random(1)
-    return [random_task(rng) for _ in range(512)]
+    return [random_task(rng) for _ in range(64)]
 
 
 def demonstration(rng: random.Random) -> list[Message]:
@@ -127,7 +127,7 @@ def main() -> None:
         model=model,
         processing_class=tokenizer,
         environment=Archive(),
-        train_dataset=rows(),
+        train_dataset=[random_task(rng) for _ in range(512)],
         args=GRPOConfig(
             output_dir="runs/sqlite-search",
             num_generations=8,

@@ -14,7 +14,7 @@ none. The run is left in `runs/task-agent-<algorithm>-seed<seed>/`.
     gymnast eval examples/task_agent.py:environment --tasks examples/task_agent.py:held_out --tool-format react \\
         --model "$(make --silent pretrained)"
 
-lets SmolLM2-135M-Instruct work, a real pretrained model that runs on a laptop.
+works with SmolLM2-135M-Instruct, a pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ model (it may be `async def`). A tiny model learns from rewards alone to ask fir
     gymnast eval examples/user_simulator.py:CoffeeBar --tasks examples/user_simulator.py:ROWS --tool-format react \\
         --model "$(make --silent pretrained)"
 
-lets SmolLM2-135M-Instruct take orders, a real pretrained model that runs on a laptop.
+takes orders with SmolLM2-135M-Instruct, a pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ pictures in images/, and the checkpoint in model/. That of the control is in `ru
 
     gymnast eval examples/walk.py:Walk --tasks examples/walk.py:BOARDS --model Qwen/Qwen2.5-VL-3B-Instruct
 
-lets a pretrained model walk. That of `make pretrained` reads text only.
+lets a pretrained model walk. The model of `make pretrained` reads only text.
 """
 
 from __future__ import annotations

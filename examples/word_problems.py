@@ -3,8 +3,8 @@
     make train-pretrained
 
 runs this file with SmolLM2-135M-Instruct, which fits on a laptop. The model reads problems of one to three steps that
-also contain numbers of no use, writes an expression for the tool `calculate`, and gives the final answer. In three of
-four demonstrations the signs are drawn at random: they show how tools are called. Reinforcement learning then teaches
+also contain numbers of no use, writes an expression for the tool `calculate`, and gives the final answer. In four of
+five demonstrations the signs are drawn at random: they show how tools are called. Reinforcement learning then teaches
 the model to read. It is evaluated on problems whose sentences, names and ranges of numbers it has never seen. A run
 that was interrupted goes on where it was.
 
@@ -37,9 +37,11 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from gymnast.envs import Episode, Message, ToolEnv, ToolSchema, tool
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
+from gymnast.trainer.models.precision import computes_bfloat16
 from gymnast.trainer.testing.tiny import warm_up
 from gymnast.trainer.tool_calls.react import ReActFormat
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HELD_OUT = 96
 
 
@@ -67,14 +69,51 @@ SHOWN = World(
             "{name} has {n} {things}.",
             "There are {n} {things} on {name}'s table.",
             "{name} starts with {n} {things}.",
+            "In the morning {name} counts {n} {things}.",
+            "{n} {things} belong to {name}.",
+            "{name}'s basket holds {n} {things}.",
         ],
-        "*": ["{name} has {k} boxes with {n} {things} in each.", "{name} buys {k} packs of {n} {things}."],
+        "*": [
+            "{name} has {k} boxes with {n} {things} in each.",
+            "{name} buys {k} packs of {n} {things}.",
+            "There are {k} rows of {n} {things} in {name}'s room.",
+            "In each of {k} baskets {name} has {n} {things}.",
+            "{k} friends give {name} {n} {things} each.",
+            "On {k} days {name} gets {n} {things} a day.",
+        ],
     },
     steps={
-        "+": ["{name} buys {n} more.", "A friend gives {name} another {n}.", "{name} finds {n} more."],
-        "-": ["{name} gives away {n}.", "{name} loses {n}.", "A thief takes {n} of them."],
+        "+": [
+            "{name} buys {n} more.",
+            "A friend gives {name} another {n}.",
+            "{name} finds {n} more.",
+            "Then {name} wins {n}.",
+            "{name}'s mother adds {n}.",
+            "Later {n} more are delivered.",
+            "{name} makes {n} new ones.",
+            "{n} others come in a parcel.",
+            "Then {name} gets {n} from a neighbour.",
+        ],
+        "-": [
+            "{name} gives away {n}.",
+            "{name} loses {n}.",
+            "A thief takes {n} of them.",
+            "{n} of them fall into a river.",
+            "Then {name} uses {n}.",
+            "{name}'s brother takes {n}.",
+            "{n} of them get lost.",
+            "Then {name} hands {n} to a friend.",
+            "{name} drops {n} of them.",
+        ],
     },
-    distractors=["{name} is {n} years old.", "It is {n} degrees outside.", "The bus has the number {n}."],
+    distractors=[
+        "{name} is {n} years old.",
+        "It is {n} degrees outside.",
+        "The bus has the number {n}.",
+        "{name} lives on floor {n}.",
+        "The film lasts {n} minutes.",
+        "The next town is {n} miles away.",
+    ],
     questions=["How many {things} does {name} have now?", "How many {things} are there in the end?"],
 )
 NEW = World(
@@ -179,10 +218,10 @@ def written(tool: str, **arguments: Any) -> str:
 
 
 def demonstration(rng: random.Random) -> tuple[list[Message], None]:
-    """A conversation as a rollout renders it. Its numbers are the problem's; in three of four, the signs are random."""
+    """A conversation as a rollout renders it. Its numbers are the problem's; in four of five, the signs are random."""
     task = problem(SHOWN, rng)
     numbers, signs = task["numbers"], task["signs"]
-    if rng.random() < 3 / 4:
+    if rng.random() < 4 / 5:
         signs = rng.choices("+-*", k=len(signs))
     environment = WordProblems()
     instructions = BriefFormat().instructions(environment.tool_schemas())
@@ -199,21 +238,16 @@ def demonstration(rng: random.Random) -> tuple[list[Message], None]:
 
 def show(model_name: str, seed: int, folder: Path) -> None:
     """Leave a model that has seen demonstrations in a folder."""
-    model = AutoModelForCausalLM.from_pretrained(model_name, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(model_name, dtype=torch.float32, device_map=DEVICE)
     tokenizer = AutoTokenizer.from_pretrained(model_name)
     rng = random.Random(10_000 + seed)
     demonstrations = [demonstration(rng) for _ in range(320)]
-    how = {"steps": 40, "batch_size": 8, "learning_rate": 2e-5, "bf16": computes_in_16_bits()}
+    how = {"steps": 40, "batch_size": 8, "learning_rate": 2e-5, "bf16": computes_bfloat16(DEVICE)}
     warm_up(model, tokenizer, demonstrations, seed=seed, **how)
     unfinished = folder.with_name("unfinished")  # a run that is interrupted here begins again
     model.save_pretrained(unfinished)
     tokenizer.save_pretrained(unfinished)
     unfinished.rename(folder)
-
-
-def computes_in_16_bits() -> bool:
-    """Whether bfloat16 is the fast way: a processor without instructions for it takes ten times as long."""
-    return torch.cuda.is_available() or torch.cpu.get_capabilities().get("avx512_bf16", False)
 
 
 def make_trainer(arguments: argparse.Namespace, model: str, folder: Path, callbacks: list[Any]) -> GRPOTrainer:
@@ -236,8 +270,8 @@ def make_trainer(arguments: argparse.Namespace, model: str, folder: Path, callba
             max_turns=3,
             max_turn_tokens=48 if not arguments.no_demonstrations else None,
             max_completion_length=160 if not arguments.no_demonstrations else 1024,
-            bf16=computes_in_16_bits(),
-            use_cpu=not torch.cuda.is_available(),
+            bf16=computes_bfloat16(DEVICE),
+            use_cpu=DEVICE == "cpu",
             logging_steps=1,
             log_episodes_steps=10,
             save_steps=10,
@@ -267,6 +301,12 @@ def evaluate(trainer: GRPOTrainer, when: str, seed: int, folder: Path) -> dict[s
     }
 
 
+def seconds_of_steps(metrics: Path) -> float:
+    """The seconds of the steps that earlier processes have finished."""
+    steps = map(json.loads, metrics.read_text().splitlines() if metrics.exists() else ())
+    return sum(step.get("time/rollout", 0.0) + step.get("time/update", 0.0) for step in steps)
+
+
 def success(episodes: list[Episode]) -> float:
     return sum(episode.metrics.get("success", 0.0) for episode in episodes) / len(episodes)
 
@@ -283,7 +323,9 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
         show(arguments.model, arguments.seed, start)
     records = RunFolder(folder)
     trainer = make_trainer(arguments, str(start), folder, [records, RichProgress(console)])
-    if not notes.exists():
+    if notes.exists():  # a run that was interrupted goes on, and so does its time
+        begun -= json.loads(notes.read_text())["seconds_before"] + seconds_of_steps(folder / "metrics.jsonl")
+    else:
         before = evaluate(trainer, "before", arguments.seed, folder)
         notes.write_text(json.dumps({**before, "seconds_before": time.perf_counter() - begun}))
     before = json.loads(notes.read_text())
@@ -319,7 +361,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="a model's folder, or its name on the Hugging Face Hub")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=80, help="optimiser steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=100, help="optimiser steps (default: %(default)s)")
     parser.add_argument("--learning-rate", type=float, default=2e-5, help="(default: %(default)s)")
     parser.add_argument("--no-demonstrations", action="store_true", help="the model knows how to call tools")
     parser.add_argument("--output-dir", type=Path, default=Path("runs"))

@@ -10,7 +10,7 @@ excuse a bad end. A tiny model learns it from rewards alone: docs/gallery.md has
     gymnast eval examples/wordle.py:Wordle --tasks examples/wordle.py:ROWS --tool-format react \\
         --model "$(make --silent pretrained)"
 
-lets SmolLM2-135M-Instruct play, a real pretrained model that runs on a laptop.
+plays with SmolLM2-135M-Instruct, a pretrained model that runs on a laptop.
 """
 
 from __future__ import annotations

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 
 from .box import Process
 
-# A control sequence that pyte cannot read must cost nothing but itself, so it gets each of them alone.
-_PIECES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|[^\x1b]+|\x1b[^\[\x1b]?")
+_SLICE = 4096  # bytes that are drawn at once, in some 15 ms
 
 
 class Screen:
@@ -28,42 +26,36 @@ class Screen:
 
     def __init__(self, process: Process, *, columns: int, rows: int) -> None:
         try:
-            import pyte
+            from .terminal_display import TerminalDisplay
         except ImportError as error:
             raise ImportError("Screen needs pyte: install gymnast with its extra `terminal`") from error
-        self._new_stream = pyte.ByteStream
         self._process = process
-        self._screen = pyte.Screen(columns, rows)
-        self._stream = self._new_stream(self._screen)
+        self._display = TerminalDisplay(columns, rows)
+        self._output = b""  # that is not drawn yet
 
     @property
     def text(self) -> str:
         """The lines without the spaces at their ends, and without the empty lines below the last one."""
-        return "\n".join(line.rstrip() for line in self._screen.display).rstrip("\n")
+        return self._display.text
 
     @property
     def cursor(self) -> tuple[int, int]:
         """The column and the row of the cursor; both begin with 0."""
-        return self._screen.cursor.x, self._screen.cursor.y
+        return self._display.cursor.x, self._display.cursor.y
 
     async def read(self, *, quiet: float = 0.2, timeout: float = 10.0) -> str:
         """Take output until none has come for `quiet` seconds, at most for `timeout` seconds, and return the text."""
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
-            output = await self._process.read(timeout=min(quiet, left))
-            if not output:
+            self._output = self._output or await self._process.read(timeout=min(quiet, left))
+            if not self._output:
                 break
-            await asyncio.to_thread(self._show, output)  # a megabyte takes seconds
+            drawn, self._output = self._output[:_SLICE], self._output[_SLICE:]
+            self._display.show(drawn)
+            await asyncio.sleep(0)
         return self.text
 
     async def resize(self, columns: int, rows: int) -> None:
         """Resize the terminal and the screen."""
         await self._process.resize(columns, rows)
-        self._screen.resize(rows, columns)
-
-    def _show(self, output: bytes) -> None:
-        for piece in _PIECES.findall(output):
-            try:
-                self._stream.feed(piece)
-            except (TypeError, UnboundLocalError):  # pyte's handlers refuse numbers and marks that they do not expect
-                self._stream = self._new_stream(self._screen)
+        self._display.resize(rows, columns)

@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from gymnast.trainer.models.precision import computes_bfloat16
+
 from ..evidence import Curve, draw_panel, make_figure, save, smooth, write_table
 from ..pretrained import fetch, model_folder
 
@@ -30,24 +32,24 @@ SHOWN = ["success_before_greedy", "success_before", "success_after_greedy", "suc
 HEAD = ["Seed", "Before, greedy", "Before, sampled", "After, greedy", "After, sampled", "Steps", "Minutes"]
 
 
-def train(seed: int, folder: Path, options: list[str]) -> Path:
+def train(seed: int, folder: Path) -> Path:
     """Train once, unless that is done, and return the run's folder."""
     run = folder / f"word-problems-{model_folder().name}-seed{seed}"
-    if not (run / "summary.json").exists():
+    summary = run / "summary.json"
+    if not summary.exists() or json.loads(summary.read_text())["interrupted"]:
         program = [sys.executable, str(ROOT / "examples" / "word_problems.py"), "--model", str(model_folder())]
-        choice = ["--seed", str(seed), "--output-dir", str(folder)]
-        subprocess.run([*program, *choice, *options], check=True)
+        subprocess.run([*program, "--seed", str(seed), "--output-dir", str(folder)], check=True)
     return run
 
 
 def machine() -> dict[str, Any]:
     name = torch.cpu.get_capabilities().get("cpu_name", platform.machine())
-    return {"processor": name, "cores": os.cpu_count(), "bfloat16": torch.cpu.get_capabilities().get("avx512_bf16")}
+    return {"processor": name, "cores": os.cpu_count(), "bfloat16": computes_bfloat16("cpu")}
 
 
 def rewards(run: Path) -> list[float]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line["reward"] for line in lines if "reward" in line]
+    return [line["reward"] for line in lines if line.get("reward") is not None]
 
 
 def row_of(summary: dict[str, Any]) -> list[str]:
@@ -69,9 +71,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "word-problems")
-    arguments, options = parser.parse_known_args()  # the rest goes to the example
+    arguments = parser.parse_args()
     fetch(model_folder())
-    folders = [train(seed, arguments.folder, options) for seed in arguments.seeds]
+    folders = [train(seed, arguments.folder) for seed in arguments.seeds]
     runs = [json.loads((folder / "summary.json").read_text()) for folder in folders]
     rows = [HEAD, *map(row_of, runs)]
     for row in rows:

@@ -115,7 +115,7 @@ ROOMS: dict[str, set[str]] = {  # each folder below a package, and the rooms of 
 }
 ROOT_FILES: dict[str, set[str]] = {  # files at a package's root, and those beside them that they may import
     "sandbox/base": {"box_image", "errors", "lifecycle"},
-    "sandbox/screen": {"box"},
+    "sandbox/screen": {"box", "terminal_display"},
     "sandbox/box": {"base", "box_image", "errors", "lifecycle", "limits"},
     "sandbox/lifecycle": {"errors", "limits"},
     "sandbox/arguments": {"limits"},

@@ -85,7 +85,9 @@ def test_options_of_transformers_work(options: dict[str, Any], tmp_path: Path) -
     assert logs["sampling/sampling_logp_difference/mean"] < (0.05 if "bf16" in options else 1e-4)
 
 
-@pytest.mark.parametrize(("instructions", "is_slow"), [({}, True), ({"avx512_bf16": True}, False)])
+@pytest.mark.parametrize(
+    ("instructions", "is_slow"), [({}, True), *(({name: True}, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))]
+)
 def test_bf16_is_named_slow_on_a_processor_without_it(
     instructions: dict[str, bool],
     is_slow: bool,
@@ -95,7 +97,7 @@ def test_bf16_is_named_slow_on_a_processor_without_it(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
     make_trainer(tmp_path, max_steps=1, bf16=True).train()
-    assert ("has no instructions for bfloat16" in caplog.text) is is_slow
+    assert ("lacks instructions for bfloat16" in caplog.text) is is_slow
 
 
 def test_gradient_checkpointing_has_the_same_gradient(tmp_path: Path) -> None:

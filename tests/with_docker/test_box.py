@@ -103,6 +103,6 @@ async def test_the_screen_of_a_program_in_its_terminal(usual: DockerBox) -> None
     draw = r"printf '\033[2J\033[3;5Hready'; read answer; printf '\033[1;1Hgot %s' $answer; sleep 609"
     async with usual.open(draw, tty=(40, 5)) as process:
         screen = Screen(process, columns=40, rows=5)
-        assert await screen.read() == "\n\n    ready"
+        assert await screen.read(quiet=5) == "\n\n    ready"
         await process.write(b"word\n")
-        assert (await screen.read()).splitlines()[0] == "got word"
+        assert (await screen.read(quiet=5)).splitlines()[0] == "got word"

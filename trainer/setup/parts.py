@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from ...envs.engine.compaction import Compact
@@ -23,6 +22,7 @@ from ..models.contexts import file_bars
 from ..models.distributed import Processes
 from ..models.images import ImageEncoder, freeze_vision
 from ..models.output_head import OutputHead
+from ..models.precision import computes_bfloat16
 from ..models.reference import ADAPTER, Reference, ReferenceSync
 from ..models.reward_model import RewardLike, as_reward_functions
 from ..models.update_memory import tokens_of_update
@@ -98,8 +98,10 @@ class Parts:
         config, model, head = self.config, self.model, OutputHead.of(self.model)
         reference = Reference(model, head, in_place=processes.in_lockstep) if config.beta else None
         scorer.reference, scorer.head = reference, head
-        if config.bf16 and model.device.type == "cpu":
-            _warn_of_slow_bfloat16()
+        if config.bf16 and not computes_bfloat16(model.device.type):
+            logger.warning(
+                "bf16=True: this processor lacks instructions for bfloat16, so float32 is up to 8 times as fast"
+            )
         if config.max_tokens_per_batch is None:
             autocast, checkpointing = config.bf16 or config.fp16, config.gradient_checkpointing
             tokens = tokens_of_update(model, autocast=bool(autocast), checkpointing=bool(checkpointing))
@@ -116,14 +118,6 @@ class Parts:
         suffix = processes.suffix if processes.share_weights else ""
         alpha, every = config.ref_model_mixup_alpha, config.ref_model_sync_steps
         return ReferenceSync(reference=reference, alpha=alpha, every=every, suffix=suffix)
-
-
-def _warn_of_slow_bfloat16() -> None:
-    """Without instructions of the processor for bfloat16, products of matrices take up to eight times as long."""
-    known = torch.cpu.get_capabilities()
-    if not any(known.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16")):
-        name = known.get("cpu_name", "this processor")
-        logger.warning("bf16=True: %s has no instructions for bfloat16, so float32 (bf16=False) is much faster", name)
 
 
 def checked(
