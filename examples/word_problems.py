@@ -3,8 +3,8 @@
     make train-pretrained
 
 runs this file with SmolLM2-135M-Instruct, which fits on a laptop. The model reads problems of one to three steps that
-also contain numbers of no use, writes an expression for the tool `calculate`, and gives the final answer. In four of
-five demonstrations the signs are drawn at random: they show how tools are called. Reinforcement learning then teaches
+also contain numbers of no use, writes an expression for the tool `calculate`, and gives the final answer. In three
+of four demonstrations the signs are drawn at random: they show how tools are called. Reinforcement learning then teaches
 the model to read. It is evaluated on problems whose sentences, names and ranges of numbers it has never seen. A run
 that was interrupted goes on where it was.
 
@@ -218,10 +218,10 @@ def written(tool: str, **arguments: Any) -> str:
 
 
 def demonstration(rng: random.Random) -> tuple[list[Message], None]:
-    """A conversation as a rollout renders it. Its numbers are the problem's; in four of five, the signs are random."""
+    """A conversation as a rollout renders it. Its numbers are the problem's; in three of four, the signs are random."""
     task = problem(SHOWN, rng)
     numbers, signs = task["numbers"], task["signs"]
-    if rng.random() < 4 / 5:
+    if rng.random() < 3 / 4:
         signs = rng.choices("+-*", k=len(signs))
     environment = WordProblems()
     instructions = BriefFormat().instructions(environment.tool_schemas())
