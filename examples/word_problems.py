@@ -3,8 +3,8 @@
     make train-pretrained
 
 runs this file with SmolLM2-135M-Instruct, which fits on a laptop. The model reads problems of one to three steps that
-also contain numbers of no use, writes an expression for the tool `calculate`, and gives the final answer. In three
-of four demonstrations the signs are drawn at random: they show how tools are called. Reinforcement learning then teaches
+also contain numbers of no use, writes an expression for the tool `calculate`, and gives the final answer. In three of
+four demonstrations the signs are drawn at random: they show how tools are called. Reinforcement learning then teaches
 the model to read. It is evaluated on problems whose sentences, names and ranges of numbers it has never seen. A run
 that was interrupted goes on where it was.
 
