@@ -62,7 +62,7 @@ def draw(curves_ST: list[list[float]]) -> None:
     steps_ST = [list(range(1, len(curve) + 1)) for curve in curves_ST]
     smoothed_ST = [smooth(curve, 5) for curve in curves_ST]
     curve = Curve(name="SmolLM2-135M-Instruct, GRPO", x_ST=steps_ST, y_ST=smoothed_ST)
-    title = "Word problems, three seeds"
+    title = f"Word problems, seeds: {len(curves_ST)}"
     draw_panel(axes, [curve], title=title, xlabel="step of 32 episodes", ylabel="right answers in training")
     save(figure, PICTURE)
 

@@ -6,7 +6,7 @@ import torch
 
 
 def computes_bfloat16(device_type: str) -> bool:
-    """Return whether bfloat16 is no slower than float32: on a processor without its instructions it is eight times."""
+    """Return whether a device has instructions for bfloat16. A processor without them is up to 8 times slower with it."""
     if device_type != "cpu":
         return True
     known = torch.cpu.get_capabilities()
