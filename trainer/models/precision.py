@@ -6,7 +6,7 @@ import torch
 
 
 def computes_bfloat16(device_type: str) -> bool:
-    """Return whether a device has instructions for bfloat16. A processor without them is up to 8 times slower with it."""
+    """Return whether a device has instructions for bfloat16. On a processor without them it is up to 8 times slower."""
     if device_type != "cpu":
         return True
     known = torch.cpu.get_capabilities()
