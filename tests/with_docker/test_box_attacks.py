@@ -279,12 +279,17 @@ async def test_a_program_that_drops_its_mark_ends_at_its_timeout(fresh: Box) -> 
 
 async def test_copies_whose_process_is_stopped_end(fresh: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervised_box, "_STALL_SECONDS", 2.0)
-    (tmp_path / "file").write_bytes(bytes(20_000_000))
-    stop = "(while :; do kill -STOP -1; done) >/dev/null 2>&1 &"
-    await fresh.exec(f"mkdir /d; head -c 20000000 /dev/zero > /d/file; {stop}")
-    for copy in (fresh.copy_out("/d", tmp_path / "out"), fresh.copy_in(tmp_path, "/in")):
-        with pytest.raises(SandboxFileError, match=r"ended before its end, or stopped|its process was stopped"):
-            await asyncio.wait_for(copy, 60)
+    for folder in (tmp_path / "in", tmp_path / "out"):
+        folder.mkdir()
+    with (tmp_path / "in/file").open("wb") as file:
+        file.truncate(300_000_000)  # the copies take long enough to be stopped, also on a busy machine
+    await fresh.exec("mkdir /d; dd if=/dev/zero of=/d/file bs=1 count=1 seek=299999999")
+    stop = "exec 2>/dev/null; kill -STOP -1; echo stopping; while sleep 0.05; do kill -STOP -1; done"
+    async with fresh.open(["sh", "-c", stop]) as stopper:
+        assert await stopper.read() == b"stopping\n"
+        for copy in (lambda: fresh.copy_out("/d", tmp_path / "out"), lambda: fresh.copy_in(tmp_path / "in", "/in")):
+            with pytest.raises(SandboxFileError, match=r"ended before its end, or stopped|its process was stopped"):
+                await asyncio.wait_for(copy(), 60)
     await fresh.ping()
 
 
