@@ -36,6 +36,9 @@ class Feeder:
 
     def feed(self, data: bytes, then: Callable[[], None]) -> None:
         """Write, and then call a function; so also if the program does not read any more."""
+        if self._fd < 0:
+            then()
+            return
         self._queue.append((memoryview(data), then))
         if len(self._queue) == 1:
             self._loop.watch(self._fd, self._write, select.EPOLLOUT)

@@ -232,6 +232,22 @@ async def streams_carry_any_amount(box: Box) -> None:
 
 
 @machine_check(Capability.STREAMS)
+async def a_program_may_close_its_input(box: Box) -> None:
+    """What is written to a program that does not read any more is dropped, and so is what follows the end of input."""
+    async with box.open("exec <&-; echo closed; sleep 609") as process:
+        await _read(process, 7)
+        for _ in range(3):
+            await process.write(b"x" * 100_000)
+    async with box.open(["cat"]) as process:
+        for data in (b"x", b"", b"y", b""):
+            await process.write(data)
+        require(await _read(process, 1) == b"x", "what was written before the end of input comes back")
+        require(await process.wait() == 0, "the program has ended")
+        await process.write(b"z")
+    await box.ping()
+
+
+@machine_check(Capability.STREAMS)
 async def an_open_program_ends_with_its_block(box: Box) -> None:
     """At the end of the block the program and all that it has started are killed."""
     async with box.open("(sleep 604 & echo $!); echo $$; echo ready; exec sleep 605") as process:
