@@ -24,6 +24,7 @@ from .errors import (
     SandboxPermissionError,
     SandboxTimeoutError,
 )
+from .host.box_executor import BoxExecutor
 from .images.image import DEFAULT_IMAGE
 from .lifecycle import RetireReason, Sandbox
 from .limits import Limits
@@ -37,6 +38,7 @@ from .testing.scripted_executor import ScriptedExecutor, ScriptError
 __all__ = [
     "DEFAULT_IMAGE",
     "Box",
+    "BoxExecutor",
     "BoxImage",
     "BwrapBox",
     "BwrapExecutor",

@@ -87,15 +87,10 @@ class Container:
         """Turn the calling process, which was just forked, into one of the code's: it loses every privilege."""
         if self._user is not None:
             _yield_memory()
-            self._become(self._user)
+            _become(self._user)
         else:
             self._set_dumpable(1)  # else the supervisor could not measure it
         self._rlimits.set()  # last: at the limit on processes a new user may start no program
-
-    def _become(self, user: int) -> None:
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)  # drops every capability, as no user id is 0 any more
 
     def processes(self) -> set[int]:
         """Every process but init and the supervisor."""
@@ -139,7 +134,9 @@ class Container:
 
 
 class Descendants:
-    """Owns one folder, and the processes that descend from the supervisor. The code runs as the same user.
+    """Owns one folder, and the processes that descend from the supervisor.
+
+    The code runs as the same user; or, where the supervisor is root, as one that may change the two folders in it only.
 
     Orphans become the supervisor's children, so no descendant escapes. Only the folder that was made here is ever
     emptied: the code may have put another folder, or a link, in its place.
@@ -149,19 +146,25 @@ class Descendants:
         own = settings["local"]
         self.root: str = own["root"]
         self.folders = [os.path.relpath(path, self.root) for path in (settings["workspace"], own["tmp"])]
+        self._user: int | None = settings["user"]
         self._rlimits = Rlimits(settings["rlimits"])
         if _prctl()(_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError("this kernel does not give orphans to a subreaper")
-        os.mkdir(self.root, 0o700)
+        self._mode = 0o700 if self._user is None else 0o711
+        os.mkdir(self.root, self._mode)
         self._held = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)  # so that its inode number is not reused
         for name in self.folders:
             os.mkdir(os.path.join(self.root, name), 0o700)
+            if self._user is not None:
+                os.chown(os.path.join(self.root, name), self._user, self._user)
         status = os.fstat(self._held)
         self._identity = (status.st_dev, status.st_ino)
 
     def confine(self) -> None:
         """Turn the calling process, which was just forked, into one of the code's: it gets the limits of a process."""
         _yield_memory()
+        if self._user is not None:
+            _become(self._user)
         self._rlimits.set()
 
     def processes(self) -> set[int]:
@@ -227,7 +230,8 @@ class Descendants:
             raise OSError(errno.ESTALE, _MOVED) from None
         if (status.st_dev, status.st_ino) != self._identity:
             raise OSError(errno.ESTALE, _MOVED)
-        os.chmod(self.root, 0o700)
+        if status.st_uid == os.geteuid():
+            os.chmod(self.root, self._mode)
         os.chdir(self.root)
 
 
@@ -245,6 +249,12 @@ class Rlimits:
             _, hard = self._resource.getrlimit(kind)
             lowest = limit if hard == self._resource.RLIM_INFINITY else min(limit, hard)
             self._resource.setrlimit(kind, (lowest, lowest))
+
+
+def _become(user: int) -> None:
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)  # drops every capability, as no user id is 0 any more
 
 
 def _yield_memory() -> None:

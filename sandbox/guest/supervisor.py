@@ -50,7 +50,10 @@ class Supervisor:
         self.loop.check = self.owned.check
         self.born = time.monotonic()
         self.host = Host(self.loop, decoder, frames, self.born + settings["lifetime"], self.shut_down)
-        folder = os.path.join(settings["local"]["tmp"] if settings["local"] else "/tmp", ".tools")
+        local = settings["local"]
+        # Where the code is another user, it may not change the folder above this one.
+        above = "/tmp" if not local else local["tmp"] if settings["user"] is None else local["root"]
+        folder = os.path.join(above, ".tools")
         self.calls = Calls(self.loop, folder, lambda number, call: self.host.reply({"call": number}, [call]))
         self.host.on_answer = self.calls.answer
         self.python = PythonSession(self)

@@ -150,7 +150,8 @@ class Connection(asyncio.Protocol):
         for header, payload in self._decoder.feed(data):
             self._deliver(header, payload)
 
-    def _keep_stderr(self, data: bytes | memoryview) -> None:
+    def keep_stderr(self, data: bytes | memoryview) -> None:
+        """Add to the end of the supervisor's standard error."""
         self._stderr += data
         del self._stderr[:-_STDERR_TAIL]
 
@@ -204,7 +205,7 @@ class AttachedConnection(Connection):
         if self._stream == 1:
             super()._receive(bytes(piece))
         elif self._stream == 2:
-            self._keep_stderr(piece)
+            self.keep_stderr(piece)
         else:
             raise ProtocolError(f"the engine sent stream {self._stream}")
         return view[len(piece) :]

@@ -77,7 +77,7 @@ class _LocalConnection(Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         size = os.fstat(self._stderr_file).st_size
-        self._keep_stderr(os.pread(self._stderr_file, 4096, max(0, size - 4096)))
+        self.keep_stderr(os.pread(self._stderr_file, 4096, max(0, size - 4096)))
         self._close_stderr()
         super().connection_lost(exc)
 
