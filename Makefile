@@ -77,7 +77,7 @@ test-adapters: .venv-adapters/.stamp #- the tests of OpenEnv, GEM, reasoning-gym
 
 # There is a vLLM for CPUs on Linux only; elsewhere, VLLM=FOLDER names a venv that has one, and gymnast with its extra
 # `test`. Without ARGS, one file a worker.
-test-vllm: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp) .deepspeed/.stamp #- the tests that need vLLM, in .venv-vllm
+test-vllm: $(filter .venv-vllm/.stamp,$(VLLM)/.stamp) .deepspeed/.stamp pretrained #- the tests that need vLLM, in .venv-vllm
 	@$(VLLM)/bin/python -m pytest tests/with_vllm $(or $(ARGS),-n 2 --dist loadfile)
 
 test-deepspeed: $(VENV)/.dev .deepspeed/.stamp #- the tests that need DeepSpeed, which goes into .deepspeed
