@@ -147,6 +147,7 @@ class Descendants:
         self.root: str = own["root"]
         self.folders = [os.path.relpath(path, self.root) for path in (settings["workspace"], own["tmp"])]
         self._user: int | None = settings["user"]
+        self._group = None if self._user is None else MemoryGroup()  # of the whole box, which nobody shares
         self._rlimits = Rlimits(settings["rlimits"])
         if _prctl()(_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError("this kernel does not give orphans to a subreaper")
@@ -215,7 +216,7 @@ class Descendants:
         return math.inf
 
     def oom_kills(self) -> int:
-        return 0  # the kernel has no counter for these processes alone
+        return 0 if self._group is None else self._group.oom_kills()  # the kernel has no counter for some processes
 
     def memory(self) -> int:
         return 0  # as for oom_kills()
