@@ -60,7 +60,7 @@ class EnvironmentHost:
         tools = environment.tool_schemas()
         calls: list[ToolCall] = [{"function": {"name": tool["function"]["name"], "arguments": {}}} for tool in tools]
         final = [call["function"]["name"] for call in calls if environment.is_final(call)]
-        return ResetReply(messages, info, tools, final)
+        return ResetReply(messages, info, tools, final, environment.own_seconds)
 
     async def _step(self, episode: int, action: Message) -> StepReply:
         environment = self._hosted[episode]

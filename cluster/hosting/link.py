@@ -33,6 +33,7 @@ class ResetReply(NamedTuple):
     info: dict[str, Any]
     tools: list[ToolSchema]
     final: list[str]  # the tools that end the episode
+    own_seconds: float  # of the environment, for this episode
 
 
 class StepReply(NamedTuple):

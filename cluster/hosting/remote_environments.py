@@ -57,7 +57,7 @@ class RemoteEnvironment(Environment):
             self._is_open = True
             await self._call("open", self._choice)
         reply: ResetReply = await self._call("reset", seed, options)
-        self._schemas, self._final = reply.tools, frozenset(reply.final)
+        self._schemas, self._final, self.own_seconds = reply.tools, frozenset(reply.final), reply.own_seconds
         return reply.messages, reply.info
 
     async def astep(self, action: Message) -> StepResult:

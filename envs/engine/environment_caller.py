@@ -93,9 +93,13 @@ class EnvironmentCaller:
                 f"the episode instead of being interrupted"
             )
         result = checked_reset(await self._call(self._environment, "reset", seed=seed, options=options), self.name)
-        if self._core is not None:
-            self._limit.seconds = max(limit, self._core.own_seconds)
+        self._limit.seconds = max(limit, self.own_seconds)
         return result
+
+    @property
+    def own_seconds(self) -> float:
+        """The seconds that a step or a grade of the episode that has begun limits itself to; 0 if it does not say."""
+        return 0.0 if self._core is None else self._core.own_seconds
 
     def tool_schemas(self) -> list[ToolSchema]:
         """Return the tools of the episode that has begun."""

@@ -20,7 +20,17 @@ import pytest
 
 from gymnast.cluster import WebSocketEnvironments
 from gymnast.cluster.websocket.server import EnvironmentServer
-from gymnast.envs import Calculator, CodeEnv, ConfigurationError, EpisodeFailedError, EpisodeLimits, tool_call
+from gymnast.envs import (
+    Calculator,
+    CodeEnv,
+    ConfigurationError,
+    Environment,
+    EpisodeFailedError,
+    EpisodeLimits,
+    Message,
+    StepResult,
+    tool_call,
+)
 from gymnast.envs.runtime.threads import run_in_loop
 from gymnast.sandbox import ExecutionResult, ScriptedExecutor
 
@@ -227,6 +237,27 @@ def test_a_step_that_takes_too_long_is_ended_on_its_host(noted: type[Noted]) -> 
         assert noted.closed.is_set()  # the step was cancelled there, and the environment closed, before play() returns
     assert episode.failure is not None
     assert (episode.failure.stage, episode.failure.type) == ("step", "TimeoutError")
+
+
+class Thorough(Environment):
+    """Limits its own steps, to as long as its row says."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.own_seconds = self.task_of(options)["seconds"]
+        return [{"role": "user", "content": "go"}], {}
+
+    async def astep(self, action: Message) -> StepResult:
+        await asyncio.sleep(0.4)
+        return StepResult([], 1.0, True, False, {})
+
+
+def test_the_time_that_an_environment_limits_itself_to_holds_on_its_host_too() -> None:
+    with served(Thorough) as url, WebSocketEnvironments([url], token=TOKEN) as environments:
+        rows = [{"seconds": seconds} for seconds in (60.0, 0.0)]
+        longer, short = play(environments, ["go on"], rows=rows, limits=EpisodeLimits(step_timeout=0.2))
+    assert (longer.failure, longer.reward) == (None, 1.0)
+    assert short.failure is not None
 
 
 def test_raise_stops_the_run_with_the_error_of_the_host() -> None:
