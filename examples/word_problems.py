@@ -3,8 +3,8 @@
     make train-pretrained
 
 runs this file with SmolLM2-135M-Instruct, which fits on a laptop. The model reads problems of one to three steps that
-also contain numbers of no use, writes an expression for the tool `calculate`, and gives the final answer. In three of
-four demonstrations the signs are drawn at random: they show how tools are called. Reinforcement learning then teaches
+also contain numbers of no use, writes an expression for the tool `calculate`, and gives the final answer. In seven of
+ten demonstrations the signs are drawn at random: they show how tools are called. Reinforcement learning then teaches
 the model to read. It is evaluated on problems whose sentences, names and ranges of numbers it has never seen. A run
 that was interrupted goes on where it was.
 
@@ -218,10 +218,10 @@ def written(tool: str, **arguments: Any) -> str:
 
 
 def demonstration(rng: random.Random) -> tuple[list[Message], None]:
-    """A conversation as a rollout renders it. Its numbers are the problem's; in three of four, the signs are random."""
+    """A conversation as a rollout renders it. Its numbers are the problem's; in seven of ten, the signs are random."""
     task = problem(SHOWN, rng)
     numbers, signs = task["numbers"], task["signs"]
-    if rng.random() < 3 / 4:
+    if rng.random() < 0.72:
         signs = rng.choices("+-*", k=len(signs))
     environment = WordProblems()
     instructions = BriefFormat().instructions(environment.tool_schemas())
@@ -262,7 +262,7 @@ def make_trainer(arguments: argparse.Namespace, model: str, folder: Path, callba
             seed=arguments.seed,
             max_steps=arguments.steps,
             num_generations=8,
-            per_device_train_batch_size=32,  # 4 problems x 8 episodes
+            per_device_train_batch_size=64,  # 8 problems x 8 episodes
             learning_rate=arguments.learning_rate,
             lr_scheduler_type="linear",
             warmup_steps=3,
@@ -361,7 +361,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="a model's folder, or its name on the Hugging Face Hub")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=100, help="optimiser steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=80, help="optimiser steps (default: %(default)s)")
     parser.add_argument("--learning-rate", type=float, default=2e-5, help="(default: %(default)s)")
     parser.add_argument("--no-demonstrations", action="store_true", help="the model knows how to call tools")
     parser.add_argument("--output-dir", type=Path, default=Path("runs"))

@@ -63,7 +63,7 @@ def draw(curves_ST: list[list[float]]) -> None:
     smoothed_ST = [smooth(curve, 5) for curve in curves_ST]
     curve = Curve(name="SmolLM2-135M-Instruct, GRPO", x_ST=steps_ST, y_ST=smoothed_ST)
     title = f"Word problems, seeds: {len(curves_ST)}"
-    draw_panel(axes, [curve], title=title, xlabel="step of 32 episodes", ylabel="right answers in training")
+    draw_panel(axes, [curve], title=title, xlabel="step of 64 episodes", ylabel="right answers in training")
     save(figure, PICTURE)
 
 

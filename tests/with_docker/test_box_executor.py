@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gymnast.envs import CodeEnv, RolloutEngine, ScriptedPolicy, tool_call
+from gymnast.envs.engine.rollout_engine import episode_specs
 from gymnast.sandbox import (
     DEFAULT_IMAGE,
     Box,
@@ -19,6 +20,7 @@ from gymnast.sandbox import (
     BwrapBox,
     DockerBox,
     ExecutionResult,
+    ExecutorPool,
     ImageError,
     Limits,
     SandboxClosedError,
@@ -29,7 +31,7 @@ from gymnast.sandbox.testing.conformance import NEEDS, check
 from ..sandbox.boxes import GRACE
 
 LIMITS = Limits(grace=GRACE)
-pytestmark = pytest.mark.usefixtures("image")
+pytestmark = pytest.mark.usefixtures("image", "nothing_left")
 
 
 class Narrow(Box):
@@ -102,14 +104,15 @@ def double(number: int) -> int:
     return 2 * number
 
 
-def test_an_environment_plays_in_such_boxes() -> None:
+async def test_an_environment_plays_in_such_boxes() -> None:
     """With a function of the host that the code calls, and an image that the row names."""
     code = "import os\nfrom tools import double\nprint(double(number=21), os.getuid())"
-    environment = CodeEnv(BoxExecutor(DockerBox(limits=LIMITS)), tools=[double])
-    engine = RolloutEngine(environment, ScriptedPolicy([tool_call("python", code=code), "done"]))
-    episodes = engine.play([{"prompt": "?", "answer": "x"}, {"prompt": "?", "answer": "x", "image": DEFAULT_IMAGE}])
-    for episode in episodes:
-        assert episode.messages[2].get("content") == "42 1000", episode
+    rows = [{"prompt": "?", "answer": "x"}, {"prompt": "?", "answer": "x", "image": DEFAULT_IMAGE}]
+    async with ExecutorPool(BoxExecutor(DockerBox(limits=LIMITS)), max_boxes=2) as pool:
+        policy = ScriptedPolicy([tool_call("python", code=code), "done"])
+        engine = RolloutEngine(CodeEnv(pool, tools=[double]), policy)
+        for episode in await engine.run(episode_specs(rows, group_size=1, seed=0)):
+            assert episode.messages[2].get("content") == "42 1000", episode
 
 
 async def test_what_a_box_lacks_is_named(busybox: BoxImage) -> None:
