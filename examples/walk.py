@@ -264,7 +264,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=90, help="optimiser steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=60, help="optimiser steps (default: %(default)s)")
     parser.add_argument("--output-dir", type=Path, default=Path("runs"))
     arguments = parser.parse_args()
     if arguments.steps < 1:
