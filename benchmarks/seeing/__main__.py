@@ -2,8 +2,8 @@
 
     python -m benchmarks.seeing
 
-runs examples/walk.py in runs/seeing/, where trainings that are over are not repeated: some three to five minutes for each seed
-on two cores. It writes benchmarks/results/seeing.json, the table of docs/evidence.md, and that of the costs in
+runs examples/walk.py in runs/seeing/, where trainings that are over are not repeated: three to five minutes for each
+seed on two cores. It writes benchmarks/results/seeing.json, the table of docs/evidence.md, and that of the costs in
 docs/tutorials/seeing.md. `--quick` measures the costs only, and writes nothing.
 """
 
