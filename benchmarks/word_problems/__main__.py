@@ -2,7 +2,7 @@
 
     python -m benchmarks.word_problems
 
-runs examples/word_problems.py in runs/word-problems/, where trainings that are over are not repeated: some 35 minutes
+runs examples/word_problems.py in runs/word-problems/, where trainings that are over are not repeated: some 40 minutes
 for each seed on two cores. It writes benchmarks/results/word_problems.json, and the table and the picture of
 docs/evidence.md.
 """

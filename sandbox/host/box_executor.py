@@ -16,6 +16,7 @@ from ..box import Box, Capability, Process
 from ..box_image import BoxImage
 from ..cancellation import finish, stop
 from ..errors import ImageError, SandboxError
+from ..keywords import checks_keywords
 from .boot import BOOT
 from .connection import Connection
 from .messages import supervisor_settings
@@ -28,6 +29,7 @@ _PIECE = 1 << 16  # bytes read at a time
 _COMMAND = 'exec "$0" -u -c "$1" 2>"$2"'
 
 
+@checks_keywords()
 class BoxExecutor(SupervisedExecutor):
     """Sessions of Python and Bash in a box that can keep a program's streams (`Capability.STREAMS`).
 
@@ -40,8 +42,8 @@ class BoxExecutor(SupervisedExecutor):
     milliseconds.
 
     Args:
-        box: a box that is not started; the executor and its clones start clones of it. Its image needs Linux's `sh`,
-            and Python >= 3.8.
+        box: a box that is not started; the executor and its clones start clones of it. Its image needs a shell
+            `sh`, and Python >= 3.8.
         python: the interpreter in the box, a path or a name on the PATH.
         user: the id of the code's user in a box with users; None for 1000. With 0 the code is root, as the guest is.
         env: environment variables for the code, beside the box's.
@@ -74,8 +76,8 @@ class BoxExecutor(SupervisedExecutor):
         has_users = Capability.USERS in box.capabilities
         if user is not None and not has_users:
             raise TypeError(f"{type(box).__name__} has one user: it lacks Capability.USERS, so user must be left out")
-        if user is not None and not 0 <= user < 1 << 31:
-            raise ValueError(f"user must be an id of at least 0, got {user}")
+        if user is not None and not (isinstance(user, int) and 0 <= user < 1 << 31):
+            raise ValueError(f"user must be the id of a user, a number of at least 0, got {user!r}")
         super().__init__(limits=box.limits, files=files, start_timeout=start_timeout)
         self.box = box
         self.python_path = python
@@ -159,14 +161,16 @@ class _RunningBox:
         self._carrying = asyncio.ensure_future(self._carry(connection, theirs, command, user))
 
     async def _carry(self, connection: Connection, theirs: socket.socket, command: list[str], user: int | None) -> None:
+        problem, said = "", b""
         with theirs:
             try:
                 async with self._box.open(command, cwd="/", user=user) as process:
                     await _either(_to_host(process, theirs), _to_guest(theirs, process))
+            except Exception as error:  # a box of somebody else's may raise anything
+                problem = str(error) or repr(error)
+            with contextlib.suppress(SandboxError):
                 said = await self._box.read_file(self._log, user=user, limit=_PIECE)
-            except (SandboxError, OSError) as error:
-                said = str(error).encode()
-            connection.keep_stderr(said)
+            connection.keep_stderr(said or problem.encode())
 
     def end(self) -> concurrent.futures.Future[None] | None:
         """Begin to close the box, from any event loop; return the job, or None if the box's own loop has ended."""
@@ -187,10 +191,11 @@ class _RunningBox:
 
 
 async def _either(*ways: Coroutine[Any, Any, None]) -> None:
-    """Await the end of the first, and stop the others. An error of the first is dropped: it is the end of a stream."""
+    """Await the end of the first, which may raise its error, and stop the others."""
     tasks = [asyncio.ensure_future(way) for way in ways]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in (await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
+            task.result()
     finally:
         for task in tasks:
             await finish(stop(task))

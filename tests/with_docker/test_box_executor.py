@@ -19,6 +19,7 @@ from gymnast.sandbox import (
     BoxImage,
     BwrapBox,
     DockerBox,
+    EngineError,
     ExecutionResult,
     ExecutorPool,
     ImageError,
@@ -115,6 +116,19 @@ async def test_an_environment_plays_in_such_boxes() -> None:
             assert episode.messages[2].get("content") == "42 1000", episode
 
 
+class Faulty(BwrapBox):
+    """A box whose programs cannot be opened, for a reason of its own."""
+
+    def open(self, *args: Any, **options: Any) -> Any:
+        raise KeyError("no such region")
+
+
+@pytest.mark.usefixtures("bubblewrap")
+async def test_an_error_of_a_box_of_somebody_else_is_shown() -> None:
+    with pytest.raises(EngineError, match="no such region"):
+        await BoxExecutor(Faulty(limits=LIMITS)).start()
+
+
 async def test_what_a_box_lacks_is_named(busybox: BoxImage) -> None:
     with pytest.raises(ImageError, match="the box has no python3 on its PATH"):
         await BoxExecutor(DockerBox(image=busybox)).start()
@@ -124,7 +138,8 @@ async def test_what_a_box_lacks_is_named(busybox: BoxImage) -> None:
         BoxExecutor(Narrow())
     with pytest.raises(TypeError, match="BwrapBox has one user"):
         BoxExecutor(BwrapBox(), user=7)
-    with pytest.raises(ValueError, match="got -1"):
-        BoxExecutor(DockerBox(), user=-1)
+    for user in (-1, "root"):
+        with pytest.raises(ValueError, match=f"user must be the id of a user.* got {user!r}"):
+            BoxExecutor(DockerBox(), user=user)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="box must be a box that is not started"):
         BoxExecutor(os)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
