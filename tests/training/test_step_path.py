@@ -22,10 +22,11 @@ from .buttons import ScriptedGenerator, call_ids, make_trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("sandbox", "envs", "records", "trainer", "cluster", "cli")
-MOST = {"files": 83, "functions": 440, "edges": 176, "entries": 12}
-"""The largest numbers that are accepted. A change that needs more of them should say why.
+MOST = {"files": 83, "functions": 441, "edges": 176, "entries": 12}
+"""The largest numbers that are accepted, in a fresh process: a cache that another test has filled saves a function.
 
-The last one of each looks how deeply the arguments of a call are nested: no record could hold the deepest.
+A change that needs more of them should say why. The last one of each looks how deeply the
+arguments of a call are nested: no record could hold the deepest.
 """
 
 
