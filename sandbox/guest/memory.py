@@ -61,7 +61,8 @@ def _of_process(pid: int, exact: bool) -> int:
         return size
     # The kernel shows the memory of a process whose first thread has ended at its other threads only.
     with contextlib.suppress(OSError):
-        return max(_sum_of(f"{folder}/task/{name}/status", _COUNTED) for name in os.listdir(f"{folder}/task"))
+        threads = os.listdir(f"{folder}/task")  # none, if it is just ending
+        return max((_sum_of(f"{folder}/task/{name}/status", _COUNTED) for name in threads), default=0)
     return 0
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gymnast.sandbox import Executor, Limits
+from gymnast.sandbox import Box, Executor, Limits
 from gymnast.sandbox.docker import labels as owner_module
 
 GRACE = 2.0  # a busy machine needs more than a moment to interrupt code; code that ignores it makes a test wait so long
@@ -25,6 +25,20 @@ async def eventually(condition: Callable[[], bool], seconds: float) -> bool:
             return False
         await asyncio.sleep(0.01)
     return True
+
+
+async def cancel_a_start(make: Callable[[], Box | Executor]) -> None:
+    """Cancel the starts of boxes a little later each; on a fast machine the last ones have started, and are closed."""
+    cancelled = []
+    for seconds in (0.0, 0.01, 0.02, 0.05):
+        box = make()
+        starting = asyncio.ensure_future(box.start())
+        await asyncio.sleep(seconds)
+        cancelled.append(starting.cancel())
+        await asyncio.gather(starting, return_exceptions=True)
+        if not cancelled[-1]:
+            await box.close()
+    assert cancelled[0]
 
 
 def containers_of(pid: int) -> list[str]:

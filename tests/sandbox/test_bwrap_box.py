@@ -32,7 +32,7 @@ from gymnast.sandbox import (
 from gymnast.sandbox.local.layers import reap
 from gymnast.sandbox.testing.conformance import BOX_CHECKS, Check
 
-from .boxes import eventually
+from .boxes import cancel_a_start, eventually
 
 pytestmark = pytest.mark.usefixtures("bubblewrap")
 LIMITS = Limits(memory="256m", pids=64)
@@ -203,10 +203,7 @@ async def test_the_half_made_image_of_a_killed_owner_is_removed() -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 async def test_nothing_is_left_after_a_cancelled_start_and_a_cancelled_snapshot() -> None:
-    starting = asyncio.ensure_future(BwrapBox().start())
-    await asyncio.sleep(0.05)
-    starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)
+    await cancel_a_start(BwrapBox)
     async with BwrapBox() as box:
         await box.exec("head -c 50000000 /dev/urandom > /root/large")
         taking = asyncio.ensure_future(box.snapshot().__aenter__())
