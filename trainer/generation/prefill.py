@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from ..models.growing_cache import growing
 from ..models.images import ImageEncoder, positions
 from ..models.internals import fill, has_plain_cache
 from .decoding import Decoding, Row
@@ -116,7 +117,7 @@ class Prefill:
     def _decoding(self, prompts: list[Prompt], weight_version: int) -> Decoding:
         """Compute these prompts; they are padded on the left, and so are their kept caches."""
         model, pasts = self.model, [prompt.past for prompt in prompts if prompt.past is not None]
-        cache = DynamicCache(config=model.config)
+        cache = growing(DynamicCache(config=model.config))
         if pasts:
             fill(cache, [past.layers for past in pasts])
         lengths = [(prompt.known, prompt.new) for prompt in prompts]

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from ..models.cache_check import check_cache
 from ..models.contexts import evaluating
+from ..models.decode_attention import grouped_heads
 from ..models.images import ImageEncoder
 from .batch import Batch
 from .contract import Generation, GenerationError, GenerationRequest, Generator, check_request, settle
@@ -114,7 +115,7 @@ class TransformersGenerator(Generator):
             self.model.to(model.device)  # type: ignore[arg-type]
             self.model.load_state_dict(model.state_dict())
         if not self._checked:
-            with self._autocast():
+            with grouped_heads(self.model), self._autocast():
                 check_cache(self.model)
             self._checked = True
         self._kept.clear()
@@ -195,7 +196,7 @@ class TransformersGenerator(Generator):
         """Decode these rows, and rows that join them, until all are done."""
         batch = Batch(self._prefill, rows[0].request.sampling, self.weight_version)
         try:
-            with evaluating(self.model), torch.no_grad(), self._autocast():
+            with evaluating(self.model), grouped_heads(self.model), torch.no_grad(), self._autocast():
                 batch.add(rows)
                 steps = 0
                 while batch.decodings and not self._closed:

@@ -10,6 +10,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from ...envs.core import ConfigurationError
 from .contexts import evaluating
+from .growing_cache import growing
 from .internals import keep_rows, rope_types
 
 TOKENS = 8  # of each row
@@ -32,7 +33,7 @@ def check_cache(model: PreTrainedModel) -> None:
     mask_BL[1, :PADDING] = 0  # the second row is shorter
     with evaluating(model):
         expected_V = _next_logprobs(model, ids_BL[1:, PADDING:], mask_BL[1:, PADDING:], None)[0]
-        cache = DynamicCache(config=model.config)
+        cache = growing(DynamicCache(config=model.config))
         _next_logprobs(model, ids_BL[:, :PREFILL], mask_BL[:, :PREFILL], cache)
         # Rows leave a batch, so a cache must be able to change their order.
         keep_rows(cache, torch.tensor([1, 0], device=model.device))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
+from .growing_cache import GrowingLayer
 from .sharding import by_zero3
 
 
@@ -38,9 +40,23 @@ def without_videos(kind: Any) -> Any:
     return type(kind.__name__, (kind,), {"get_attributes": classmethod(lambda _: parts)})
 
 
+@contextmanager
+def attention_by(name: str, config: PretrainedConfig, *, instead_of: str) -> Iterator[None]:
+    """Let a model with this config compute attention by another implementation, if it uses the one that is replaced."""
+    if config._attn_implementation != instead_of:
+        yield
+        return
+    config._attn_implementation = name
+    try:
+        yield
+    finally:
+        config._attn_implementation = instead_of
+
+
 def is_plain(cache: DynamicCache) -> bool:
     """Return whether all layers hold keys and values of all tokens: no sliding window and no recurrent state."""
-    return all(type(layer) is DynamicLayer and layer.is_initialized for layer in cache.layers)
+    layers: list[Any] = cache.layers
+    return all(type(layer) in (DynamicLayer, GrowingLayer) and layer.is_initialized for layer in layers)
 
 
 def has_plain_cache(model: Any) -> bool:
