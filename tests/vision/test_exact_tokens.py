@@ -6,11 +6,14 @@ import asyncio
 import copy
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from transformers import LlavaOnevisionConfig, LlavaOnevisionProcessor
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
 
 from gymnast.envs import ConfigurationError, Message, TokenTrace
 from gymnast.envs.images import Image
@@ -21,10 +24,12 @@ from gymnast.trainer.generation.transformers_generator import TransformersGenera
 from gymnast.trainer.learning.logprobs import token_logprobs
 from gymnast.trainer.learning.samples import Sample, make_micro_batch
 from gymnast.trainer.models.images import ImageEncoder
+from gymnast.trainer.models.internals import without_videos
 from gymnast.trainer.models.output_head import OutputHead
+from gymnast.trainer.setup.model_facts import model_facts
 
 from ..envs.pictures import picture
-from .families import FAMILIES, make
+from .families import FAMILIES, TEXT, TOWER, make, tokenizer_with
 
 SIZES = [(32, 32), (64, 48), (48, 96), (32, 64), (80, 48)]
 PICTURES = [picture(seed, width=width, height=height) for seed, (width, height) in enumerate(SIZES)]
@@ -211,3 +216,17 @@ def test_a_model_without_a_way_for_images_is_refused() -> None:
         ChatFormat(tokenizer, images=images)
     with pytest.raises(ConfigurationError, match="takes no images: it has no image_processor"):
         ImageEncoder(tokenizer)
+
+
+def test_a_family_whose_pictures_change_each_other_is_refused(tmp_path: Path) -> None:
+    tokenizer = tokenizer_with("<image>", "<image>", "<video>")
+    images = LlavaOnevisionImageProcessorPil(size={"height": 32, "width": 32}, image_grid_pinpoints=[[32, 32], [32, 64]])
+    options: dict[str, Any] = {"num_image_tokens": 16, "vision_feature_select_strategy": "full"}
+    processor = without_videos(LlavaOnevisionProcessor)(images, tokenizer, **options)
+    with pytest.raises(ConfigurationError, match="writes an image with other tokens if there is a second one"):
+        ImageEncoder(processor)
+    processor.save_pretrained(tmp_path)
+    tower, text = {**TOWER, "model_type": "siglip_vision_model"}, {**TEXT, "vocab_size": len(tokenizer)}
+    LlavaOnevisionConfig(text_config=text, vision_config=tower).save_pretrained(tmp_path)
+    facts = model_facts(str(tmp_path), [([{"role": "user", "content": "look"}], [])], None)
+    assert "if there is a second one, so a conversation with images cannot be continued" in facts.problem

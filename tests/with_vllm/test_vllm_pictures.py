@@ -112,28 +112,45 @@ def test_a_family_whose_weights_vllm_names_otherwise_is_refused_with_the_first_w
         generator.close()
 
 
+def serve(name: str, folder: Path) -> ServerProcess:
+    for part in make(name):
+        part.save_pretrained(folder / "model")
+    # By default vLLM takes torchvision where it is there; the processor of these tests makes its pixels with Pillow.
+    [started] = start_servers(folder / "model", 1, ['--mm-processor-kwargs={"backend": "pil"}'])
+    return started
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("serving") / "model"
-    for part in make("idefics3"):
-        part.save_pretrained(folder)
-    # By default vLLM takes torchvision where it is there; the processor of these tests makes its pixels with Pillow.
-    [started] = start_servers(folder, 1, ['--mm-processor-kwargs={"backend": "pil"}'])
+    started = serve("idefics3", tmp_path_factory.mktemp("serving"))
     yield started
     started.stop()
 
 
-async def test_a_server_shows_pictures_exactly_also_to_a_copy_of_the_generator(server: ServerProcess) -> None:
-    _, model, images, _ = family("idefics3")
+async def check_served(name: str, server: ServerProcess) -> None:
+    _, model, images, _ = family(name)
     generator = VLLMServerGenerator([server.url], max_model_len=512, images=images)
     copied = pickle.loads(pickle.dumps(generator))
     try:
         generator.load_weights(model, 0)
         copied.follow(generator.weights)
-        await check_exact("idefics3", model, copied)
+        await check_exact(name, model, copied)
     finally:
         generator.close()
         copied.close()
+
+
+async def test_a_server_shows_pictures_exactly_also_to_a_copy_of_the_generator(server: ServerProcess) -> None:
+    await check_served("idefics3", server)
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl", "qwen2_5_vl"])
+async def test_a_server_shows_pictures_exactly_to_the_families_of_qwen(name: str, tmp_path: Path) -> None:
+    started = serve(name, tmp_path)
+    try:
+        await check_served(name, started)
+    finally:
+        started.stop()
 
 
 def test_a_server_that_makes_other_pixels_is_refused(server: ServerProcess) -> None:
