@@ -3,8 +3,8 @@
     make train-pretrained
 
 runs this file with SmolLM2-135M-Instruct, which fits on a laptop. The model reads problems of one to three steps that
-also contain numbers of no use, writes an expression for the tool `calculate`, and gives the final answer. In seven of
-ten demonstrations the signs are drawn at random: they show how tools are called. Reinforcement learning then teaches
+also contain numbers of no use, writes an expression for the tool `calculate`, and gives the final answer. In two of
+three demonstrations the signs are drawn at random: they show how tools are called. Reinforcement learning then teaches
 the model to read. It is evaluated on problems whose sentences, names and ranges of numbers it has never seen. A run
 that was interrupted goes on where it was.
 
@@ -19,6 +19,7 @@ the transcripts before.txt and after.txt, and the checkpoint in model/.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import random
@@ -72,6 +73,10 @@ SHOWN = World(
             "In the morning {name} counts {n} {things}.",
             "{n} {things} belong to {name}.",
             "{name}'s basket holds {n} {things}.",
+            "{name} carries {n} {things} in a bag.",
+            "A shelf of {name} has {n} {things} on it.",
+            "At first {name} has {n} {things}.",
+            "{name} keeps {n} {things} at home.",
         ],
         "*": [
             "{name} has {k} boxes with {n} {things} in each.",
@@ -80,6 +85,12 @@ SHOWN = World(
             "In each of {k} baskets {name} has {n} {things}.",
             "{k} friends give {name} {n} {things} each.",
             "On {k} days {name} gets {n} {things} a day.",
+            "{name} packs {k} boxes. Each has {n} {things}.",
+            "Each of {name}'s {k} cupboards contains {n} {things}.",
+            "{name} makes {k} piles of {n} {things} each.",
+            "On each of {k} tables {name} puts {n} {things}.",
+            "{name} loads {k} carts with {n} {things} each.",
+            "{k} jars stand here, each with {n} {things} of {name}.",
         ],
     },
     steps={
@@ -93,6 +104,13 @@ SHOWN = World(
             "{name} makes {n} new ones.",
             "{n} others come in a parcel.",
             "Then {name} gets {n} from a neighbour.",
+            "{name}'s uncle sends {n} more.",
+            "Then {name} picks up {n} more.",
+            "{n} extra ones lie in a box, and {name} takes them home.",
+            "{name} receives {n} as a present.",
+            "{name} gathers another {n}.",
+            "Grandmother has {n} more for {name}.",
+            "Then {n} new ones come from the factory.",
         ],
         "-": [
             "{name} gives away {n}.",
@@ -104,6 +122,13 @@ SHOWN = World(
             "{n} of them get lost.",
             "Then {name} hands {n} to a friend.",
             "{name} drops {n} of them.",
+            "{n} of them burn.",
+            "{name} returns {n} to the shop.",
+            "Then {name} puts {n} into the bin.",
+            "A dog tears {n} of them.",
+            "{name} gets rid of {n}.",
+            "{name} pays with {n} of them.",
+            "{n} of them turn out to be bad.",
         ],
     },
     distractors=[
@@ -113,8 +138,19 @@ SHOWN = World(
         "{name} lives on floor {n}.",
         "The film lasts {n} minutes.",
         "The next town is {n} miles away.",
+        "{name}'s father is {n} years old.",
+        "The train leaves in {n} minutes.",
+        "{name} reads page {n} of a novel.",
+        "The tower is {n} metres high.",
+        "{name}'s room has the number {n}.",
+        "It rains for {n} hours.",
     ],
-    questions=["How many {things} does {name} have now?", "How many {things} are there in the end?"],
+    questions=[
+        "How many {things} does {name} have now?",
+        "How many {things} are there in the end?",
+        "What is the total of {name}'s {things}?",
+        "How many {things} remain?",
+    ],
 )
 NEW = World(
     names=["Omar", "Ingrid", "Chen", "Paula", "Raj", "Edith"],
@@ -139,10 +175,11 @@ NEW = World(
 
 
 def problem(world: World, rng: random.Random) -> dict[str, Any]:
-    """Return a problem of one to three steps, in two cases of three with a number of no use."""
+    """Return a problem of one to three steps, the short ones more often, in one case of two with a number of no use."""
     words = {"name": rng.choice(world.names), "things": rng.choice(world.things)}
     first = rng.choice(["", "*"])
-    steps = rng.choices("+-", k=rng.randint(1, 3) - len(first))
+    [length] = rng.choices((1, 2, 3), (5, 3, 2))
+    steps = rng.choices("+-", k=length - len(first))
     number, factor = rng.choice(world.numbers), rng.choice(world.factors)
     counts = [rng.choice(world.numbers) for _ in steps]
     numbers, signs = [*([factor] if first else []), number, *counts], [*first, *steps]
@@ -150,7 +187,7 @@ def problem(world: World, rng: random.Random) -> dict[str, Any]:
         return problem(world, rng)  # one cannot give away more than one has
     sentences = [rng.choice(world.start[first]).format(k=factor, n=number, **words)]
     sentences += [rng.choice(world.steps[step]).format(n=n, **words) for step, n in zip(steps, counts, strict=True)]
-    if rng.random() < 2 / 3:
+    if rng.random() < 1 / 2:
         useless = rng.choice(world.distractors).format(n=rng.choice(world.numbers), **words)
         sentences.insert(rng.randint(1, len(sentences)), useless)
     sentences.append(rng.choice(world.questions).format(**words))
@@ -218,10 +255,10 @@ def written(tool: str, **arguments: Any) -> str:
 
 
 def demonstration(rng: random.Random) -> tuple[list[Message], None]:
-    """A conversation as a rollout renders it. Its numbers are the problem's; in seven of ten, the signs are random."""
+    """A conversation as a rollout renders it. Its numbers are the problem's; in two of three, the signs are random."""
     task = problem(SHOWN, rng)
     numbers, signs = task["numbers"], task["signs"]
-    if rng.random() < 0.72:
+    if rng.random() < 2 / 3:
         signs = rng.choices("+-*", k=len(signs))
     environment = WordProblems()
     instructions = BriefFormat().instructions(environment.tool_schemas())
@@ -236,21 +273,33 @@ def demonstration(rng: random.Random) -> tuple[list[Message], None]:
     return messages, None
 
 
-def show(model_name: str, seed: int, folder: Path) -> None:
-    """Leave a model that has seen demonstrations in a folder."""
-    model = AutoModelForCausalLM.from_pretrained(model_name, dtype=torch.float32, device_map=DEVICE)
-    tokenizer = AutoTokenizer.from_pretrained(model_name)
-    rng = random.Random(10_000 + seed)
-    demonstrations = [demonstration(rng) for _ in range(320)]
-    how = {"steps": 40, "batch_size": 8, "learning_rate": 2e-5, "bf16": computes_bfloat16(DEVICE)}
-    warm_up(model, tokenizer, demonstrations, seed=seed, **how)
+def show(arguments: argparse.Namespace, folder: Path) -> None:
+    """Leave a model that has seen demonstrations in a folder.
+
+    It has seen enough when it solves two in five of 48 problems of training, so that all seeds begin alike.
+    """
+    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32, device_map=DEVICE)
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    rng = random.Random(10_000 + arguments.seed)
+    demonstrations = [demonstration(rng) for _ in range(480)]
+    tasks, steps = [problem(SHOWN, rng) for _ in range(48)], itertools.count(1)
+    trainer = make_trainer(arguments, model, folder, [], processing_class=tokenizer)
+
+    def has_seen_enough() -> bool:
+        step = next(steps)
+        return step >= 24 and step % 2 == 0 and success(trainer.rollout(tasks, temperature=0.0)) >= 0.4
+
+    how = {"steps": 60, "batch_size": 8, "learning_rate": 2e-5, "bf16": computes_bfloat16(DEVICE)}
+    warm_up(model, tokenizer, demonstrations, seed=arguments.seed, until=has_seen_enough, **how)
     unfinished = folder.with_name("unfinished")  # a run that is interrupted here begins again
     model.save_pretrained(unfinished)
     tokenizer.save_pretrained(unfinished)
     unfinished.rename(folder)
 
 
-def make_trainer(arguments: argparse.Namespace, model: str, folder: Path, callbacks: list[Any]) -> GRPOTrainer:
+def make_trainer(
+    arguments: argparse.Namespace, model: Any, folder: Path, callbacks: list[Any], **parts: Any
+) -> GRPOTrainer:
     rng = random.Random(arguments.seed)
     return GRPOTrainer(
         model=model,
@@ -262,10 +311,12 @@ def make_trainer(arguments: argparse.Namespace, model: str, folder: Path, callba
             seed=arguments.seed,
             max_steps=arguments.steps,
             num_generations=8,
+            advantage_estimator="max_rl",  # "grpo" ends with eight equal answers to most problems by step 10
             per_device_train_batch_size=64,  # 8 problems x 8 episodes
             learning_rate=arguments.learning_rate,
-            lr_scheduler_type="linear",
-            warmup_steps=3,
+            lr_scheduler_type="warmup_stable_decay",
+            lr_scheduler_kwargs={"num_decay_steps": arguments.steps // 4},
+            warmup_steps=min(3, arguments.steps // 4),
             beta=0.0,
             max_turns=3,
             max_turn_tokens=48 if not arguments.no_demonstrations else None,
@@ -280,6 +331,7 @@ def make_trainer(arguments: argparse.Namespace, model: str, folder: Path, callba
             disable_tqdm=True,
         ),
         callbacks=callbacks,
+        **parts,
     )
 
 
@@ -320,7 +372,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
         start = arguments.model
     elif not start.exists():
         console.print("showing the model how tools are called, in about two minutes ...")
-        show(arguments.model, arguments.seed, start)
+        show(arguments, start)
     records = RunFolder(folder)
     trainer = make_trainer(arguments, str(start), folder, [records, RichProgress(console)])
     if notes.exists():  # a run that was interrupted goes on, and so does its time
@@ -361,8 +413,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="a model's folder, or its name on the Hugging Face Hub")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=80, help="optimiser steps (default: %(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=2e-5, help="(default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=110, help="optimiser steps (default: %(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=1.5e-5, help="(default: %(default)s)")
     parser.add_argument("--no-demonstrations", action="store_true", help="the model knows how to call tools")
     parser.add_argument("--output-dir", type=Path, default=Path("runs"))
     arguments = parser.parse_args()

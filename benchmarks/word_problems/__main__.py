@@ -4,7 +4,7 @@
 
 runs examples/word_problems.py in runs/word-problems/, where trainings that are over are not repeated: some 40 minutes
 for each seed on two cores. It writes benchmarks/results/word_problems.json, and the table and the picture of
-docs/evidence.md.
+docs/evidence.md. With `--seeds 3`, results of other seeds stay as they are in that file.
 """
 
 from __future__ import annotations
@@ -73,15 +73,17 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "word-problems")
     arguments = parser.parse_args()
     fetch(model_folder())
-    folders = [train(seed, arguments.folder) for seed in arguments.seeds]
-    runs = [json.loads((folder / "summary.json").read_text()) for folder in folders]
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for seed in arguments.seeds:
+        folder = train(seed, arguments.folder)
+        summary = json.loads((folder / "summary.json").read_text())
+        found[str(seed)] = {"machine": machine(), **summary, "reward_by_step": rewards(folder)}
+    runs = [found[seed] for seed in sorted(found, key=int)]
     rows = [HEAD, *map(row_of, runs)]
     for row in rows:
         print("".join(f"{cell:>17}" for cell in row))
-    curves = [rewards(folder) for folder in folders]
-    draw(curves)
-    results = {"machine": machine(), "runs": runs, "reward_by_step": curves}
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    draw([run["reward_by_step"] for run in runs])
+    RESULTS.write_text(json.dumps({str(run["seed"]): run for run in runs}, indent=2) + "\n")
     write_table(ROOT / "docs" / "evidence.md", "word_problems", rows)
 
 

@@ -220,7 +220,9 @@ def test_a_model_without_a_way_for_images_is_refused() -> None:
 
 def test_a_family_whose_pictures_change_each_other_is_refused(tmp_path: Path) -> None:
     tokenizer = tokenizer_with("<image>", "<image>", "<video>")
-    images = LlavaOnevisionImageProcessorPil(size={"height": 32, "width": 32}, image_grid_pinpoints=[[32, 32], [32, 64]])
+    images = LlavaOnevisionImageProcessorPil(
+        size={"height": 32, "width": 32}, image_grid_pinpoints=[[32, 32], [32, 64]]
+    )
     options: dict[str, Any] = {"num_image_tokens": 16, "vision_feature_select_strategy": "full"}
     processor = without_videos(LlavaOnevisionProcessor)(images, tokenizer, **options)
     with pytest.raises(ConfigurationError, match="writes an image with other tokens if there is a second one"):
