@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoImageProcessor
+from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 from vllm.renderers.base import BaseRenderer
 
 from gymnast.cluster import RayRolloutWorkers
@@ -27,13 +29,14 @@ from gymnast.trainer.models.images import ImageEncoder
 from gymnast.trainer.vllm.in_process import VLLMGenerator
 from gymnast.trainer.vllm.servers import VLLMServerGenerator
 
-from ..vision.families import make
+from ..vision.families import FAMILIES, make
 from ..vision.test_exact_tokens import PICTURES, converse, family, scores, user
 from ..vision.test_training import Gallery, config
 from .ray_cluster import cluster as cluster  # a fixture
 from .serving import ServerProcess, start_servers
 
 TOLERANCE = 1e-5  # nats, in float32
+VIDEOS: dict[str, Any] = {"qwen3_vl": Qwen3VLVideoProcessor, "qwen2_5_vl": Qwen2VLVideoProcessor}
 
 
 async def check_exact(name: str, model: Any, generator: Generator) -> None:
@@ -112,17 +115,17 @@ def test_a_family_whose_weights_vllm_names_otherwise_is_refused_with_the_first_w
         generator.close()
 
 
-def serve(name: str, folder: Path) -> ServerProcess:
+def serve(name: str, folder: Path, *options: str) -> ServerProcess:
     for part in make(name):
         part.save_pretrained(folder / "model")
-    # By default vLLM takes torchvision where it is there; the processor of these tests makes its pixels with Pillow.
-    [started] = start_servers(folder / "model", 1, ['--mm-processor-kwargs={"backend": "pil"}'])
+    [started] = start_servers(folder / "model", 1, options)
     return started
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    started = serve("idefics3", tmp_path_factory.mktemp("serving"))
+    # By default vLLM takes torchvision where it is there; the processor of these tests makes its pixels with Pillow.
+    started = serve("idefics3", tmp_path_factory.mktemp("serving"), '--mm-processor-kwargs={"backend": "pil"}')
     yield started
     started.stop()
 
@@ -144,11 +147,23 @@ async def test_a_server_shows_pictures_exactly_also_to_a_copy_of_the_generator(s
     await check_served("idefics3", server)
 
 
-@pytest.mark.parametrize("name", ["qwen3_vl", "qwen2_5_vl"])
-async def test_a_server_shows_pictures_exactly_to_the_families_of_qwen(name: str, tmp_path: Path) -> None:
-    started = serve(name, tmp_path)
+@pytest.mark.parametrize("name", VIDEOS)
+async def test_a_server_shows_pictures_exactly_to_the_families_of_qwen(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their processor of videos, which vLLM reads although no video comes, exists for torchvision only."""
+
+    def with_torchvision() -> tuple[Any, Any]:
+        processor, model = FAMILIES[name]()
+        processor.image_processor.save_pretrained(tmp_path)
+        processor.image_processor = AutoImageProcessor.from_pretrained(tmp_path, backend="torchvision")
+        return processor, model
+
+    monkeypatch.setitem(FAMILIES, f"{name} with torchvision", with_torchvision)
+    VIDEOS[name](patch_size=8, merge_size=2, temporal_patch_size=1).save_pretrained(tmp_path / "model")
+    started = serve(f"{name} with torchvision", tmp_path, '--limit-mm-per-prompt={"video": 0}')
     try:
-        await check_served(name, started)
+        await check_served(f"{name} with torchvision", started)
     finally:
         started.stop()
 
