@@ -320,7 +320,9 @@ def last_generator(servers: list[ServerProcess], last_model: Any) -> Iterator[VL
 async def started(generator: VLLMServerGenerator, server: ServerProcess) -> list[asyncio.Task[Generation]]:
     """Send the long requests; return when this server has begun with its share."""
     tasks = [asyncio.create_task(generator.generate(item)) for item in LONG]
-    await until(lambda: server.metric("vllm:num_requests_running") > 0)
+    async with asyncio.timeout(60):  # not by `until`: the requests must go on while a busy server is asked
+        while not await asyncio.to_thread(server.metric, "vllm:num_requests_running"):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
     return tasks
 
 
