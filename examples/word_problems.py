@@ -283,7 +283,7 @@ def show(arguments: argparse.Namespace, folder: Path) -> None:
     rng = random.Random(10_000 + arguments.seed)
     demonstrations = [demonstration(rng) for _ in range(480)]
     tasks, steps = [problem(SHOWN, rng) for _ in range(48)], itertools.count(1)
-    trainer = make_trainer(arguments, model, folder, [], processing_class=tokenizer)
+    trainer = make_trainer(arguments, model, folder.parent, [], processing_class=tokenizer)  # it makes this folder
 
     def has_seen_enough() -> bool:
         step = next(steps)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.word_problems
 
-runs examples/word_problems.py in runs/word-problems/, where trainings that are over are not repeated: some 40 minutes
+runs examples/word_problems.py in runs/word-problems/, where trainings that are over are not repeated: half an hour
 for each seed on two cores. It writes benchmarks/results/word_problems.json, and the table and the picture of
-docs/evidence.md. With `--seeds 3`, results of other seeds stay as they are in that file.
+docs/evidence.md. With `--seeds 3`, the results of other seeds in that file stay as they are.
 """
 
 from __future__ import annotations

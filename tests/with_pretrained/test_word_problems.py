@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from gymnast.envs import Message, RolloutEngine, ScriptedPolicy, tool_call
 from gymnast.trainer import ChatFormat
 
+from ..importing import benchmark
 from ..programs.example_runs import names_of
 
 EXAMPLE = names_of("word_problems.py")
@@ -87,3 +90,15 @@ def test_demonstrations_have_the_tokens_of_episodes(tokenizer: Any) -> None:
             }
             ids += chat.observation_tokens([result], ended_by=answer_ids[-1], last=False).ids
     assert tokenizer.decode(ids) + "\n" == tokenizer.apply_chat_template([system, *shown], tokenize=False)
+
+
+def test_demonstrations_that_are_interrupted_begin_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(EXAMPLE["show"].__globals__, "warm_up", interrupt)
+    model = str(benchmark("pretrained").model_folder())
+    options = {"model": model, "seed": 1, "steps": 1, "learning_rate": 1e-5, "no_demonstrations": False}
+    with pytest.raises(KeyboardInterrupt):
+        EXAMPLE["show"](argparse.Namespace(**options), tmp_path / "run" / "start")
+    assert not (tmp_path / "run" / "start").exists()  # else the next run would take it for the model that is to learn
