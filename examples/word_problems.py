@@ -205,8 +205,8 @@ def value(numbers: Sequence[int], signs: Sequence[str]) -> int:
 def calculated(text: str) -> int:
     try:
         if re.fullmatch(r"[\d+*() -]{1,60}", text) and "**" not in text:
-            return eval(text)  # of digits and three operations
-    except SyntaxError:
+            return int(eval(text))  # of digits and three operations
+    except (SyntaxError, TypeError):  # "2 (3)" calls a number, "()" is a tuple
         pass
     raise ValueError(f"write whole numbers with +, - and *, got {text[:60]!r}")
 

@@ -32,12 +32,12 @@ SHOWN = ["success_before_greedy", "success_before", "success_after_greedy", "suc
 HEAD = ["Seed", "Before, greedy", "Before, sampled", "After, greedy", "After, sampled", "Steps", "Minutes"]
 
 
-def train(seed: int, folder: Path) -> Path:
+def train(example: str, seed: int, folder: Path) -> Path:
     """Train once, unless that is done, and return the run's folder."""
-    run = folder / f"word-problems-{model_folder().name}-seed{seed}"
+    run = folder / f"{example.replace('_', '-')}-{model_folder().name}-seed{seed}"
     summary = run / "summary.json"
     if not summary.exists() or json.loads(summary.read_text())["interrupted"]:
-        program = [sys.executable, str(ROOT / "examples" / "word_problems.py"), "--model", str(model_folder())]
+        program = [sys.executable, str(ROOT / "examples" / f"{example}.py"), "--model", str(model_folder())]
         subprocess.run([*program, "--seed", str(seed), "--output-dir", str(folder)], check=True)
     return run
 
@@ -75,7 +75,7 @@ def main() -> None:
     fetch(model_folder())
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for seed in arguments.seeds:
-        folder = train(seed, arguments.folder)
+        folder = train("word_problems", seed, arguments.folder)
         summary = json.loads((folder / "summary.json").read_text())
         found[str(seed)] = {"machine": machine(), **summary, "reward_by_step": rewards(folder)}
     runs = [found[seed] for seed in sorted(found, key=int)]

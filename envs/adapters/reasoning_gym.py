@@ -55,6 +55,7 @@ class ReasoningGymEnv(ToolEnv):
             raise ConfigurationError(
                 f"row {task['index']} has another question than the data set: both need the same name, size and seed"
             )
+        self.metrics["answered"] = 0.0
         return [{"role": "user", "content": f"{self._entry['question']}\n\n{self._instructions}"}]
 
     def reply(self, message: Message) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Iterator
@@ -240,6 +241,17 @@ def test_troubleshooting_quotes_errors_of_the_code() -> None:
     source = re.sub(r'"\s+f?"', "", "".join(path.read_text() for path in paths)).replace("{{", "{").replace("}}", "}")
     assert len(quoted) > 10
     assert [sentence for sentence in quoted if sentence not in source] == []
+
+
+def test_figures_of_the_pretrained_model_are_those_that_were_measured() -> None:
+    runs = json.loads((ROOT / "benchmarks" / "results" / "word_problems.json").read_text()).values()
+    before, after = (
+        round(100 * sum(run[f"success_{when}_greedy"] for run in runs) / len(runs)) for when in ("before", "after")
+    )
+    assert len(runs) == 3
+    assert f"from {before} % to {after} % of held-out ones" in (ROOT / "README.md").read_text()
+    assert f"**{before} % → {after} %** of problems" in (ROOT / "docs" / "gallery.md").read_text()
+    assert f"{before} % to {after} %" in (ROOT / "Makefile").read_text()
 
 
 # --- names in the pages -------------------------------------------------------------------------------------------

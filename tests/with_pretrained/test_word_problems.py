@@ -60,7 +60,7 @@ def test_only_the_right_answer_is_rewarded(answer: str, reward: float) -> None:
     assert episode.messages[2].get("content") == "54"
 
 
-@pytest.mark.parametrize("text", ["9 ** 9 ** 9", "__import__('os')", "1 / 0", "7 +", "1" * 80])
+@pytest.mark.parametrize("text", ["9 ** 9 ** 9", "__import__('os')", "1 / 0", "7 +", "2 (3)", "()", "1" * 80])
 def test_the_calculator_takes_sums_and_products_only(text: str) -> None:
     script = [tool_call("calculate", expression=text), tool_call("final_answer", answer=0)]
     [episode] = RolloutEngine(EXAMPLE["WordProblems"](), ScriptedPolicy(script)).play(problems(WORLDS[0], 1))
