@@ -2,9 +2,10 @@
 
     make train-reverse-words
 
-runs this file with SmolLM2-135M-Instruct, which fits on a laptop. There are no tools: the model reads some words, and
-writes them between <answer> and </answer>. In two of three demonstrations their order is drawn at random: they show the
-form of an answer. Reinforcement learning then teaches the order. It is evaluated on lists that training has not seen.
+runs this file with SmolLM2-135M-Instruct, the model of `make pretrained`, which fits on a laptop. There are no tools:
+the model reads some words, and writes them between <answer> and </answer>. In two of three demonstrations their order
+is drawn at random: they show the form of an answer. Reinforcement learning then teaches the order. It is evaluated on
+lists that training has not seen.
 
     python examples/reverse_words.py --model Qwen/Qwen3-0.6B --demonstrations 0
 

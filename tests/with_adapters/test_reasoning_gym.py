@@ -37,6 +37,12 @@ def test_the_right_answers_get_the_data_sets_own_score(name: str) -> None:
         assert episode.metrics["answered"] == float(answer is not None)
 
 
+def test_a_question_without_a_reply_is_not_answered() -> None:
+    environment = ReasoningGymEnv(reasoning_gym.create_dataset("chain_sum", size=1, seed=5))
+    environment.reset(options={"task": environment.rows[0]})
+    assert environment.metrics == {"answered": 0.0}
+
+
 def test_an_answer_in_parts_of_content_is_an_answer() -> None:
     data = reasoning_gym.create_dataset("chain_sum", size=1, seed=5)
     message: Any = {"role": "assistant", "content": [{"type": "text", "text": f"<answer>{data[0]['answer']}</answer>"}]}

@@ -20,6 +20,13 @@ FOLDER = benchmark("pretrained").model_folder()
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if "__main__" in path.read_text()]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
+BRIEFLY = {
+    "play": ["--max-tokens", "4"],
+    "eval": ["--max-tokens", "4", "-n", "1"],
+    "train": ["--set", "max_steps=1", "--set", "max_completion_length=8"],
+}
+SAID = {"play": "assistant", "eval": "1 of 1 tasks, 0 failed", "train": "the run is in runs/smollm2"}
+
 
 def text_of(path: Path) -> str:
     return ast.get_docstring(ast.parse(path.read_text())) or "" if path.suffix == ".py" else path.read_text()
@@ -47,6 +54,9 @@ def test_the_commands_run(
     if "own_image" in command:
         asyncio.run(build_image())
     words = shlex.split(command.replace("$(make --silent pretrained)", str(FOLDER)))
-    assert main([*words, "--max-tokens", "4", *(["-n", "1"] if words[0] == "eval" else [])]) == 0
+    if words[0] == "train":  # in a new project
+        assert main(["init", "guess"]) == 0
+        monkeypatch.chdir(tmp_path / "guess")
+    assert main([*words, *BRIEFLY[words[0]]]) == 0
     printed = capsys.readouterr().out
-    assert ("1 of 1 tasks, 0 failed" if words[0] == "eval" else "assistant") in printed, printed
+    assert SAID[words[0]] in printed, printed
