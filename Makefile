@@ -23,7 +23,7 @@ NAMES = $(subst _,-,$(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/
 .PHONY: help help-all train train-code train-tasks train-vision train-pretrained train-reverse-words pretrained test test-all test-long test-docker test-programs test-adapters test-vllm test-deepspeed test-pretrained test-lowest test-newest lint format docs bench gpu-kit clean distclean
 
 # The text of a target is the comment behind it: "##" for users, "#-" for those who change gymnast.
-LIST = sed -nE 's/^([a-z-]+%?):.*$(1) (.*)/\1\t\2/p' Makefile | sed 's/%/NAME/' | awk -F '\t' '{printf "make %-15s %s\n", $$1, $$2}'
+LIST = sed -nE 's/^([a-z-]+%?):.*$(1) (.*)/\1\t\2/p' Makefile | sed -E 's/^([a-z-]+)%/\1NAME/' | awk -F '\t' '{printf "make %-19s %s\n", $$1, $$2}'
 
 help:
 	@$(call LIST,##)
@@ -52,10 +52,10 @@ train-vision: $(VENV)/.vision ## train an agent that sees, and a blind control
 pretrained: $(VENV)/.train ## fetch SmolLM2-135M-Instruct, which runs on a laptop, and print its folder
 	@$(BIN)/python -m benchmarks.pretrained
 
-train-pretrained: pretrained ## train that model on word problems: from 29 % to 77 %
+train-pretrained: pretrained ## train SmolLM2 on word problems with a calculator, from 29 % to 77 % in half an hour
 	@$(BIN)/python examples/word_problems.py --model "$$($(BIN)/python -m benchmarks.pretrained)" --seed $(SEED) $(ARGS)
 
-train-reverse-words: pretrained .venv-adapters/.stamp ## train it on a task of reasoning-gym, without tools
+train-reverse-words: pretrained .venv-adapters/.stamp ## train SmolLM2 on a task of reasoning-gym, without tools
 	@.venv-adapters/bin/python examples/reverse_words.py --model "$$($(BIN)/python -m benchmarks.pretrained)" --seed $(SEED) $(ARGS)
 
 # Without ARGS, one file a worker. One worker more than two cores keeps both busy while tests wait for containers; the

@@ -9,10 +9,10 @@ lists that training has not seen.
 
     python examples/reverse_words.py --model Qwen/Qwen3-0.6B --demonstrations 0
 
-trains a larger model on a GPU, which writes answers in this form unshown. It needs the extra `reasoning_gym`.
+trains a larger model on a GPU, without demonstrations. This file needs the extra `reasoning_gym`.
 
 The run is left in `runs/reverse-words-<model>-seed<seed>/`: summary.json, metrics.jsonl, reward.png, episodes.jsonl,
-and the checkpoint in model/.
+and the checkpoint in model/. A training that was interrupted goes on where it was.
 """
 
 from __future__ import annotations
@@ -29,20 +29,23 @@ import torch
 import transformers
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.trainer_utils import get_last_checkpoint
 
 from gymnast.envs import Episode, Message
 from gymnast.envs.adapters import ReasoningGymEnv
+from gymnast.envs.extras import MissingExtraError, needs_extra
 from gymnast.trainer import GRPOConfig, GRPOTrainer, RichProgress, RunFolder
 from gymnast.trainer.models.precision import computes_bfloat16
 from gymnast.trainer.testing.tiny import warm_up
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-HELD_OUT = 192
+TRAINING, HELD_OUT = 4096, 192  # questions
 
 
 def questions(seed: int, count: int) -> Any:
     """Return a data set of reasoning-gym, which draws its task number `i` with the seed `seed + i`."""
-    create_dataset = import_module("reasoning_gym").create_dataset
+    with needs_extra("reasoning_gym", "examples/reverse_words.py"):
+        create_dataset = import_module("reasoning_gym").create_dataset
     options = {"min_words": 3, "max_words": 5, "size": count, "seed": 1_000_000 * seed}
     return create_dataset("word_sequence_reversal", **options)
 
@@ -67,6 +70,7 @@ def make_trainer(arguments: argparse.Namespace, folder: Path, dataset: Any, call
     environment = ReasoningGymEnv(dataset)
     bf16 = computes_bfloat16(DEVICE)
     if arguments.demonstrations:
+        print("showing the model the form of an answer ...")
         shown = demonstrations(environment, dataset, 8 * arguments.demonstrations)
         warm_up(model, tokenizer, shown, steps=arguments.demonstrations, batch_size=8, learning_rate=2e-5, bf16=bf16)
     return GRPOTrainer(
@@ -99,10 +103,14 @@ def make_trainer(arguments: argparse.Namespace, folder: Path, dataset: Any, call
     )
 
 
-def evaluate(trainer: GRPOTrainer, when: str, rows: list[dict[str, Any]]) -> dict[str, float]:
+def evaluate(trainer: GRPOTrainer, when: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the share of right answers, sampled and greedy."""
     sampled, greedy = (trainer.rollout(rows, temperature=temperature) for temperature in (1.0, 0.0))
-    return {f"success_{when}": success(sampled), f"success_{when}_greedy": success(greedy)}
+    return {
+        f"success_{when}": success(sampled),
+        f"success_{when}_greedy": success(greedy),
+        f"drift_{when}": sum(trace.drift for episode in sampled + greedy for trace in episode.traces),
+    }
 
 
 def success(episodes: list[Episode]) -> float:
@@ -111,14 +119,16 @@ def success(episodes: list[Episode]) -> float:
 
 def run(arguments: argparse.Namespace, console: Console) -> None:
     folder = arguments.output_dir / f"reverse-words-{Path(arguments.model).name}-seed{arguments.seed}"
+    folder.mkdir(parents=True, exist_ok=True)
     begun = time.perf_counter()
-    console.print("showing the model the form of an answer ...")
-    dataset, records = questions(arguments.seed, 4096 + HELD_OUT), RunFolder(folder)
+    dataset, records = questions(arguments.seed, TRAINING + HELD_OUT), RunFolder(folder)
     held_out = ReasoningGymEnv(dataset).rows[-HELD_OUT:]
     trainer = make_trainer(arguments, folder, dataset, [records, RichProgress(console)])
     before = evaluate(trainer, "before", held_out)
     console.print(f"before: {before['success_before_greedy']:.1%} of {HELD_OUT} questions")
-    trainer.train()
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(folder))
+    if trainer.was_interrupted:
+        raise SystemExit("interrupted: the same command goes on")
     trainer.save_model(str(folder / "model"))
     after = evaluate(trainer, "after", held_out)
     console.print(f"after:  {after['success_after_greedy']:.1%} of {HELD_OUT} questions")
@@ -131,9 +141,9 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
             **after,
             "seconds": round(time.perf_counter() - begun, 1),
             "steps": trainer.state.global_step,
-            "interrupted": trainer.was_interrupted,
+            "interrupted": False,
             "episodes": int(records.totals["episodes/played"]),
-            "drift_tokens": int(records.totals["tokens/drift"]),
+            "drift_tokens": int(records.totals["tokens/drift"]) + before["drift_before"] + after["drift_after"],
             "versions": {
                 "python": platform.python_version(),
                 "torch": torch.__version__,
@@ -142,6 +152,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
         }
     )
     console.print(f"run folder: {folder}")
+    console.print(f"gymnast why {folder} says why the reward is what it is, gymnast view {folder} shows the episodes")
 
 
 def main() -> None:
@@ -156,7 +167,14 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.steps < 1:
         parser.error(f"--steps must be at least 1, got {arguments.steps}")
-    run(arguments, Console())
+    if not 0 <= arguments.demonstrations <= TRAINING // 8:
+        parser.error(f"--demonstrations must be from 0 to {TRAINING // 8}, got {arguments.demonstrations}")
+    try:
+        run(arguments, Console())
+    except MissingExtraError as error:
+        raise SystemExit(f"error: {error}") from None
+    except KeyboardInterrupt:  # during training, Ctrl-C leaves a checkpoint; before it, there is nothing to save
+        raise SystemExit("interrupted outside training") from None
 
 
 if __name__ == "__main__":

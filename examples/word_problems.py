@@ -204,9 +204,9 @@ def value(numbers: Sequence[int], signs: Sequence[str]) -> int:
 
 def calculated(text: str) -> int:
     try:
-        if re.fullmatch(r"[\d+*() -]{1,60}", text) and "**" not in text:
-            return int(eval(text))  # of digits and three operations
-    except (SyntaxError, TypeError):  # "2 (3)" calls a number, "()" is a tuple
+        if re.fullmatch(r"[\d+*() -]{1,60}", text) and not re.search(r"\*\*|[\d)] *\(|\( *\)", text):
+            return eval(text)  # of digits and three operations; without powers, calls and tuples
+    except SyntaxError:
         pass
     raise ValueError(f"write whole numbers with +, - and *, got {text[:60]!r}")
 

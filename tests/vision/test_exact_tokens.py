@@ -165,7 +165,7 @@ def test_gradients_are_the_same_for_every_cut_into_micro_batches(
 ) -> None:
     """A row without pictures too, behind which one stands where it is alone; an adapter on the vision tower, too.
 
-    In double precision, which shows that no row reads another, the bound is that of rows of text.
+    In double precision rounding is small, so the bound shows that no row reads another.
     """
     _, model, images, _ = family(name)
     if dtype is torch.float64:

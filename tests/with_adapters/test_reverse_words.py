@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from gymnast.envs.adapters import ReasoningGymEnv
 from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for
 
-from ..programs.example_runs import names_of, read_summary, run
+from ..programs.example_runs import command, names_of, read_summary, run
 
 EXAMPLE = names_of("reverse_words.py")
 
 
 def test_held_out_questions_are_not_in_training() -> None:
-    rows = ReasoningGymEnv(EXAMPLE["questions"](1, 4096 + EXAMPLE["HELD_OUT"])).rows
+    rows = ReasoningGymEnv(EXAMPLE["questions"](1, EXAMPLE["TRAINING"] + EXAMPLE["HELD_OUT"])).rows
     held_out = {row["question"] for row in rows[-EXAMPLE["HELD_OUT"] :]}
     assert len(held_out) == EXAMPLE["HELD_OUT"]
     assert not held_out & {row["question"] for row in rows[: -EXAMPLE["HELD_OUT"]]}
@@ -40,5 +43,17 @@ def test_it_trains_and_leaves_a_summary(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "reverse-words-tiny-seed1"
     summary = read_summary(folder)
     assert (summary["steps"], summary["drift_tokens"], summary["episodes"]) == (1, 0, 64)
-    assert 0 <= summary["success_after_greedy"] <= 1
-    assert (folder / "model" / "config.json").is_file()
+    left = {path.name for path in folder.iterdir()}
+    assert {"summary.json", "metrics.jsonl", "reward.png", "episodes.jsonl", "model"} <= left
+
+
+@pytest.mark.parametrize("steps", ["-1", "513"])
+def test_demonstrations_are_of_training(steps: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("reverse_words.py", "--model", "tiny", "--demonstrations", steps),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert f"--demonstrations must be from 0 to 512, got {steps}" in done.stderr

@@ -20,6 +20,7 @@ FOLDER = benchmark("pretrained").model_folder()
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if "__main__" in path.read_text()]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
+MODEL = r'"\$(?:\(make --silent pretrained\)|MODEL)"'
 BRIEFLY = {
     "play": ["--max-tokens", "4"],
     "eval": ["--max-tokens", "4", "-n", "1"],
@@ -34,7 +35,7 @@ def text_of(path: Path) -> str:
 
 def commands() -> list[str]:
     texts = [text_of(path).replace("\\\n", " ") for path in (*EXAMPLES, *TUTORIALS)]
-    found = re.findall(r"^ *gymnast (.* --model \"\$\(make --silent pretrained\)\".*)$", "\n".join(texts), re.MULTILINE)
+    found = re.findall(rf"^ *gymnast (.* --model {MODEL}.*)$", "\n".join(texts), re.MULTILINE)
     return sorted({" ".join(command.split()) for command in found})
 
 
@@ -53,7 +54,7 @@ def test_the_commands_run(
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     if "own_image" in command:
         asyncio.run(build_image())
-    words = shlex.split(command.replace("$(make --silent pretrained)", str(FOLDER)))
+    words = shlex.split(re.sub(MODEL, str(FOLDER), command))
     if words[0] == "train":  # in a new project
         assert main(["init", "guess"]) == 0
         monkeypatch.chdir(tmp_path / "guess")
