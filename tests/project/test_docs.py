@@ -253,6 +253,9 @@ def test_figures_of_the_pretrained_model_are_those_that_were_measured() -> None:
     assert f"from {before} % to {after} % of held-out ones" in (ROOT / "README.md").read_text()
     assert f"**{before} % → {after} %** of problems" in (ROOT / "docs" / "gallery.md").read_text()
     assert f"{before} % to {after} % in the mean of three seeds" in (ROOT / "docs" / "evidence.md").read_text()
+    second = json.loads((ROOT / "benchmarks" / "results" / "reverse_words.json").read_text())
+    shares = " → ".join(f"{100 * second[f'success_{when}_greedy']:.0f} %" for when in ("before", "after"))
+    assert f"**{shares}** of new lists" in (ROOT / "docs" / "gallery.md").read_text()
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert f"from {before} % to {after} % in half an hour" in listed
 
