@@ -119,9 +119,10 @@ def success(episodes: list[Episode]) -> float:
 
 def run(arguments: argparse.Namespace, console: Console) -> None:
     folder = arguments.output_dir / f"reverse-words-{Path(arguments.model).name}-seed{arguments.seed}"
-    folder.mkdir(parents=True, exist_ok=True)
     begun = time.perf_counter()
-    dataset, records = questions(arguments.seed, TRAINING + HELD_OUT), RunFolder(folder)
+    dataset = questions(arguments.seed, TRAINING + HELD_OUT)
+    folder.mkdir(parents=True, exist_ok=True)
+    records = RunFolder(folder)
     held_out = ReasoningGymEnv(dataset).rows[-HELD_OUT:]
     trainer = make_trainer(arguments, folder, dataset, [records, RichProgress(console)])
     before = evaluate(trainer, "before", held_out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from gymnast.envs.adapters import ReasoningGymEnv
 from gymnast.trainer.testing.tiny import make_tiny_model, tokenizer_for
 
-from ..programs.example_runs import command, names_of, read_summary, run
+from ..programs.example_runs import names_of, read_summary, run
 
 EXAMPLE = names_of("reverse_words.py")
 
@@ -47,13 +47,26 @@ def test_it_trains_and_leaves_a_summary(tmp_path: Path) -> None:
     assert {"summary.json", "metrics.jsonl", "reward.png", "episodes.jsonl", "model"} <= left
 
 
+def ended(monkeypatch: pytest.MonkeyPatch, *options: str) -> object:
+    """Run the example in this process until it exits; return its status or its last words."""
+    monkeypatch.setattr("sys.argv", ["reverse_words.py", "--model", "tiny", *options])
+    with pytest.raises(SystemExit) as stop:
+        EXAMPLE["main"]()
+    return stop.value.code
+
+
 @pytest.mark.parametrize("steps", ["-1", "513"])
-def test_demonstrations_are_of_training(steps: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        command("reverse_words.py", "--model", "tiny", "--demonstrations", steps),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert f"--demonstrations must be from 0 to 512, got {steps}" in done.stderr
+def test_demonstrations_are_of_training(
+    steps: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(monkeypatch, "--demonstrations", steps) == 2
+    assert f"--demonstrations must be from 0 to 512, got {steps}" in capsys.readouterr().err
+
+
+def test_a_missing_reasoning_gym_is_named_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    assert "error: examples/reverse_words.py needs the extra `reasoning_gym`" in str(ended(monkeypatch))
+    assert list(tmp_path.iterdir()) == []
