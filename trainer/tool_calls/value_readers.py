@@ -66,27 +66,12 @@ def read_json(text: str) -> Any:
 
 def read_json_at(text: str, start: int) -> Found:
     """Return the JSON value that begins at `start`, after white space; raise a ValueError as `read_json` does."""
+    first = skip_space(text, start)
     try:
-        return _decode(text, skip_space(text, start))
+        value, length = _DECODER.raw_decode(text[first:])  # its errors count lines from where the value begins
     except (ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"not valid JSON ({error})") from None
-
-
-def _decode(text: str, start: int) -> Found:
-    """Decode from windows that grow: an error counts the lines before it, and there may be ten thousand errors."""
-    size = _WINDOW
-    while True:
-        window = text[start : start + size]
-        whole = start + size >= len(text)
-        try:
-            value, length = _DECODER.raw_decode(window)
-            if whole or length < len(window):  # else a number that the window cut, perhaps
-                return value, start + length
-        except json.JSONDecodeError as error:
-            cut = error.msg.startswith("Unterminated string") or error.pos > len(window) - _LONGEST_TOKEN
-            if whole or not cut:
-                raise
-        size *= 4
+    return value, first + length
 
 
 def _refuse_constant(text: str) -> NoReturn:
@@ -101,6 +86,4 @@ def finite(text: str) -> float:
     return value
 
 
-_WINDOW = 4096
-_LONGEST_TOKEN = 16  # characters, of a token that may fail because its end is missing: `-Infinity`, `\\ud83d\\ude00`
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=finite)
