@@ -145,6 +145,13 @@ def test_a_final_answer_after_an_action_is_content() -> None:
     assert message.get("content") == f"Final Answer: 5\n{action(a=2)}"
 
 
+def test_an_action_within_a_later_thought_is_not_run() -> None:
+    message = read(f"So.\n<think>\nPerhaps\n{action(a=1)}\n</think>\n{action('ping')}")
+    assert calls(message) == [("ping", {})]
+    assert message.get("reasoning_content") == f"Perhaps\n{action(a=1)}"
+    assert message.get("content") == "So."
+
+
 # The text in the prompt.
 
 

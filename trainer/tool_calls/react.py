@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ...envs.core import MalformedCall, Message, ToolCall, ToolSchema
-from .assistant_message import make_call, make_message, split_thinking
-from .formats import KnownFormat
+from ...envs.core import Message, ToolSchema
+from .formats import KnownFormat, TextFormat
 from .literals import PythonLiterals
+from .spans import Span
 from .value_readers import read_json_at, shorten, skip_space
 
 _SYNTAX = """\
@@ -75,57 +75,47 @@ class ReActFormat(KnownFormat):
         return {"role": "user", "content": "\n".join(lines)}
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
-        thinking, text = split_thinking(text, prefix)
-        if not tools:  # the prompt described no labels, and an answer may well have such lines
-            return make_message(text, thinking, [], [])
-        labels = list(_LABEL.finditer(text))
-        calls: list[ToolCall] = []
-        malformed: list[MalformedCall] = []
-        content, position, index, acted = [], 0, 0, False
-        text_end = len(text.rstrip())
-        while index < len(labels) and labels[index]["name"] != "Final Answer":
-            label, following = labels[index], labels[index + 1 : index + 3]
-            index += 1
-            if label["name"] == "Observation" and acted:
-                content.append(text[position : label.start()])
-                malformed.append({"text": text[label.start() :], "error": _INVENTED})
-                return make_message("".join(content), thinking, calls, malformed)
-            if label["name"] != "Action":
-                continue
+        # Without tools the prompt described no labels, and an answer may well have such lines.
+        spans = partial(_actions, tools=tools) if tools else lambda _: iter(())
+        reader = TextFormat(name=self.name, spans=spans, values="python")
+        return reader.parse(text, prefix=prefix, tools=tools)
+
+
+def _actions(text: str, tools: Sequence[ToolSchema]) -> Iterator[Span]:
+    """Cut out the actions, up to the final answer or an observation that the model invented."""
+    labels = list(_LABEL.finditer(text))
+    acted = False
+    for index, label in enumerate(labels):
+        if label["name"] == "Final Answer":
+            return
+        if label["name"] == "Observation" and acted:
+            yield Span(start=label.start(), end=len(text), error=_INVENTED)
+            return
+        if label["name"] == "Action":
             acted = True
-            action = _read_action(text, label, following)
-            content.append(text[position : label.start()])
-            position = action.end
-            try:
-                calls.append(_call(action, tools, last=position >= text_end))
-            except ValueError as error:
-                malformed.append({"text": text[label.start() : position], "error": str(error)})
-        content.append(text[position:])
-        return make_message("".join(content), thinking, calls, malformed)
+            yield _action(text, label, labels[index + 1 : index + 3], tools)
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class _Action:
-    """An action and its input, which end before `text[end]`; without an input line `arguments` is None."""
-
-    name: str
-    arguments: str | None
-    end: int
-    whole: bool = True  # the arguments are one value, and nothing else
-
-
-def _read_action(text: str, label: re.Match[str], following: Sequence[re.Match[str]]) -> _Action:
-    """Read the action that begins at a label, with the input that the next label may begin."""
-    line_end = text.find("\n", label.end())
-    line_end = len(text) if line_end < 0 else line_end
-    name = text[label.end() : line_end].strip()
-    given = following and following[0]["name"] == "Action Input"
-    if not given or text[line_end : following[0].start()].strip():
-        return _Action(name=name, arguments=None, end=line_end)
-    start = following[0].end()
-    stop = following[1].start() if len(following) > 1 else len(text)
-    arguments, length, whole = _read_input(text[start:stop])
-    return _Action(name=name, arguments=arguments, end=start + length, whole=whole)
+def _action(text: str, label: re.Match[str], following: Sequence[re.Match[str]], tools: Sequence[ToolSchema]) -> Span:
+    """Return the action that begins at a label, with the input that the next label may begin."""
+    end = text.find("\n", label.end())
+    end = len(text) if end < 0 else end
+    name, arguments, error = text[label.end() : end].strip(), None, ""
+    if following and following[0]["name"] == "Action Input" and not text[end : following[0].start()].strip():
+        start = following[0].end()
+        stop = following[1].start() if len(following) > 1 else len(text)
+        arguments, length, whole = _read_input(text[start:stop])
+        end = start + length
+        if not arguments:
+            error = "the Action Input is empty; write {} for no arguments"
+        elif arguments[0] == "{" and not whole:
+            written = shorten(arguments)
+            error = f"the Action Input of {name!r} must be a JSON object and nothing else, got {written}"
+    elif text[end:].strip() or all(tool["function"]["name"] != name for tool in tools):
+        error = f"an action without an Action Input; {_SYNTAX_HINT}"
+    if not name:
+        error = f"the action names no tool; {_SYNTAX_HINT}"
+    return Span(start=label.start(), end=end, payload={"name": name, "arguments": arguments}, error=error)
 
 
 def _read_input(text: str) -> tuple[str, int, bool]:
@@ -147,21 +137,6 @@ def _value_end(text: str, start: int) -> int:
         with suppress(ValueError, RecursionError, MemoryError):
             return read(start)[1]
     return start
-
-
-def _call(action: _Action, tools: Sequence[ToolSchema], *, last: bool) -> ToolCall:
-    if not action.name:
-        raise ValueError(f"the action names no tool; {_SYNTAX_HINT}")
-    if action.arguments == "":
-        raise ValueError("the Action Input is empty; write {} for no arguments")
-    if action.arguments and action.arguments[0] == "{" and not action.whole:
-        written = shorten(action.arguments)
-        raise ValueError(f"the Action Input of {action.name!r} must be a JSON object and nothing else, got {written}")
-    if action.arguments is None:
-        names = [tool["function"]["name"] for tool in tools]
-        if action.name not in names or not last:
-            raise ValueError(f"an action without an Action Input; {_SYNTAX_HINT}")
-    return make_call({"name": action.name, "arguments": action.arguments}, tools=tools, python=True)
 
 
 def describe_tools(tools: Sequence[ToolSchema], syntax: str) -> str:
