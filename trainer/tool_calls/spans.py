@@ -46,59 +46,49 @@ def tagged(
             holds that is malformed: a call that was cut looks the same as a text about calls.
         ends: The end of a call, if that is not the closing marker; the call behind it is read by itself.
     """
-    opens = re.compile(re.escape(opening)) if isinstance(opening, str) else opening
-    ends = ends or closing
-    return _Tagged(
-        opens=opens,
-        closing=closing,
-        ends=ends,
-        reader=reader,
-        markers=re.compile("|".join([opens.pattern, re.escape(ends)] if ends else [opens.pattern])),
-        between=re.compile(rf"\s*(?:{optional})?\s*"),
-        within=re.compile(rf"(?P<closed>{re.escape(ends)}\s*)?(?:{begins})") if begins else None,
-    ).spans
+    return _Tagged(opening, closing, reader, optional, begins, ends or closing).spans
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
 class _Tagged:
     """Calls between two markers; see `tagged`."""
 
-    opens: re.Pattern[str]
-    closing: str
-    ends: str
-    reader: Reader
-    markers: re.Pattern[str]
-    between: re.Pattern[str]
-    within: re.Pattern[str] | None
+    def __init__(
+        self, opening: str | re.Pattern[str], closing: str, reader: Reader, optional: str, begins: str, ends: str
+    ) -> None:
+        self._opens = re.compile(re.escape(opening)) if isinstance(opening, str) else opening
+        self._closing, self._ends, self._reader = closing, ends, reader
+        self._markers = re.compile("|".join([self._opens.pattern, *([re.escape(ends)] if ends else [])]))
+        self._between = re.compile(rf"\s*(?:{optional})?\s*")
+        self._within = re.compile(rf"(?P<closed>{re.escape(ends)}\s*)?(?:{begins})") if begins else None
 
     def spans(self, text: str) -> Iterator[Span]:
-        opened = self.opens.search(text)
+        opened = self._opens.search(text)
         while opened:
             span = self._span(text, opened)
             yield span
-            opened = self.opens.search(text, span.end)
+            opened = self._opens.search(text, span.end)
 
     def _span(self, text: str, opened: re.Match[str]) -> Span:
         """Return the call whose opening marker was found."""
         start, first = opened.span()
         try:
-            payload, stop = self.reader(text, first)
+            payload, stop = self._reader(text, first)
         except ValueError as problem:
             return self._malformed(text, start, max(first, start + 1), str(problem))  # an opening may be empty
-        inner = self.within.search(text, first, stop) if self.within else None
+        inner = self._within.search(text, first, stop) if self._within else None
         if inner:
             # Behind a closing marker stands the next call; without it, nothing here may be run.
             place = inner.start() if inner["closed"] else stop
             return self._malformed(text, start, place, f"another call begins within it, {shorten(inner[0])}")
-        if not self.closing:
+        if not self._closing:
             return Span(start=start, end=stop, payload=payload)
-        marker = self.markers.search(text, stop)
+        marker = self._markers.search(text, stop)
         end = marker.start() if marker else len(text)
-        behind = self.between.match(text, stop)
+        behind = self._between.match(text, stop)
         if behind and behind.end() < end:
             error = f"not valid: {shorten(text[behind.end() : end])} follows the call"
             return self._malformed(text, start, stop, error)
-        if marker and marker[0] == self.closing:
+        if marker and marker[0] == self._closing:
             end = marker.end()
         echo, body = skip_space(text, end), text[first:stop].strip()
         if body.endswith((")", "]", "}")) and text.startswith(body, echo):  # LFM2 may repeat a call behind its mark
@@ -110,13 +100,13 @@ class _Tagged:
 
         Where texts are not escaped and that marker opens a call, it may stand in a text: it is not run, either.
         """
-        marker = self.markers.search(text, place)
+        marker = self._markers.search(text, place)
         end = marker.start() if marker else len(text)
-        if marker and marker[0] == self.ends:
+        if marker and marker[0] == self._ends:
             end = marker.end()
-        elif marker and self.within:
-            closed = text.find(self.ends, marker.start())
-            end = len(text) if closed < 0 else closed + len(self.ends)
+        elif marker and self._within:
+            closed = text.find(self._ends, marker.start())
+            end = len(text) if closed < 0 else closed + len(self._ends)
         return Span(start=start, end=end, error=error)
 
 
