@@ -142,12 +142,12 @@ def _weights_of(policy: Policy) -> Any:
     """Return the weights that a copy of the policy's generator must follow; None for a policy without a generator."""
     if isinstance(policy, ScriptedPolicy):
         return None
-    from ...trainer.generation.contract import SharedGenerator
     from ...trainer.rollout.token_policy import TokenPolicy
+    from ...trainer.vllm.servers import VLLMServerGenerator
 
     if not isinstance(policy, TokenPolicy):
         return None
-    if not isinstance(policy.generator, SharedGenerator):
+    if not isinstance(policy.generator, VLLMServerGenerator):
         raise ConfigurationError(
             f"rollout workers cannot use {type(policy.generator).__name__}, which belongs to the training process: set "
             f"generator='vllm-server' and vllm_server_urls, and max_staleness=0, since turns in a worker do not wait "

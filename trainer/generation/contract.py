@@ -122,22 +122,6 @@ class Generator(ABC):
         """Release the engine. Unanswered requests fail."""
 
 
-class SharedGenerator(Generator):
-    """A generator that a pickled copy of it can use from another process, such as one that asks the same servers.
-
-    The copy must `follow` the weights before it samples; it never loads any.
-    """
-
-    @property
-    @abstractmethod
-    def weights(self) -> Any:
-        """Names the weights that were loaded last, for the `follow` of copies; small, and picklable."""
-
-    @abstractmethod
-    def follow(self, weights: Any) -> None:
-        """Sample with these weights from now on, which the original has loaded."""
-
-
 def check_request(
     request: GenerationRequest, vocab_size: int, *, generator: Generator, takes_images: bool = False
 ) -> None:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from ...envs.runtime.threads import run_in_loop, run_in_thread
 from ...envs.tokens import Tokens
 from ...sandbox.cancellation import finish
-from ..generation.contract import Generation, GenerationError, GenerationRequest, SharedGenerator, check_request
+from ..generation.contract import Generation, GenerationError, GenerationRequest, Generator, check_request
 from ..models.images import ImageEncoder, backend_of
 from ..models.named_weights import check_loadable
 from ..models.sharding import is_sharded
@@ -35,12 +35,13 @@ LEAST_LOGPROB = -9999.0  # a server sends this for a log-probability that is not
 logger = logging.getLogger(__name__)
 
 
-class VLLMServerGenerator(SharedGenerator):
+class VLLMServerGenerator(Generator):
     """Samples with vLLM servers; `gymnast serve vllm MODEL` starts one.
 
     The requests of a lost server go to the others, with their seeds. Several training processes share the servers, and
     rank 0 loads the weights: a LoRA adapter as an adapter, if vLLM can compute it and all servers take it, or else
-    merged. vLLM applies `min_p` before `top_k` and `top_p`, which matters when they are combined.
+    merged. A pickled copy asks the same servers from another process, and never loads any. vLLM applies `min_p` before
+    `top_k` and `top_p`, which matters when they are combined.
 
     Args:
         urls: The servers, such as `["http://gpu1:8000", "http://gpu2:8000"]`.
@@ -171,9 +172,11 @@ class VLLMServerGenerator(SharedGenerator):
 
     @property
     def weights(self) -> tuple[str | None, int, int | None, int | None]:
+        """Names the weights that were loaded last, for the `follow` of copies."""
         return self._fleet.label, self._version, self._vocab_size, self._lora_rank
 
     def follow(self, weights: tuple[str, int, int, int | None]) -> None:
+        """Sample with these weights from now on, which the original has loaded; called before a copy samples."""
         label, self._version, self._vocab_size, self._lora_rank = weights
         if label != self._fleet.label:
             run_in_loop(self._follow(label))
