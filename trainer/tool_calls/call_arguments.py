@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import reduce
 from typing import Any
 
 from .literals import read_python
@@ -67,8 +66,7 @@ def _convert(text: str, allowed: frozenset[str], textual: bool) -> Any:
     value = _read_value(text, textual and not allowed.isdisjoint({"array", "object"}))
     if textual and text.strip() in _PYTHON_WORDS:
         value = _PYTHON_WORDS[text.strip()]
-    kind = _kind(value)
-    if kind in allowed or (kind == "integer" and "number" in allowed):
+    if _kind(value) in allowed:
         return value
     if "integer" in allowed and isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
         return int(value)
@@ -121,7 +119,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
         if isinstance(options, list) and options:
             allowed = [_types(option, root, depth + 1) for option in options]
             bounds += allowed if keyword == "allOf" else [frozenset().union(*allowed)]
-    return reduce(_both, bounds)
+    return frozenset.intersection(*bounds)
 
 
 def _named_types(schema: Mapping[str, Any]) -> frozenset[str]:
@@ -130,21 +128,18 @@ def _named_types(schema: Mapping[str, Any]) -> frozenset[str]:
     names = [named] if isinstance(named, str) else named
     known = isinstance(names, list) and all(isinstance(name, str) for name in names)
     types = frozenset(_ALIASES.get(name, name) for name in names) if known else _ALL
-    allowed = types if types <= _ALL else _ALL
+    allowed = _with_integers(types) if types <= _ALL else _ALL
     if schema.get("nullable") is True:
         allowed |= {"null"}
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list) and values:
-        allowed = _both(allowed, frozenset(_kind(value) for value in values))
+        allowed &= _with_integers(frozenset(map(_kind, values)))
     return allowed
 
 
-def _both(first: frozenset[str], second: frozenset[str]) -> frozenset[str]:
-    """Return the types that both allow: an integer is a number, too."""
-    shared = first & second
-    if ("number" in first and "integer" in second) or ("integer" in first and "number" in second):
-        shared |= {"integer"}
-    return shared
+def _with_integers(types: frozenset[str]) -> frozenset[str]:
+    """Return the types, with integers where numbers are allowed."""
+    return types | {"integer"} if "number" in types else types
 
 
 def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
