@@ -17,6 +17,7 @@ import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
+from .contexts import evaluating
 from .sharding import by_zero3, gather_before_use, is_sharded, reshard
 
 
@@ -70,14 +71,13 @@ class OutputHead:
         Both get large hidden states, because a cap does not show on small logits.
         """
         ids_BL = torch.arange(1, 5, device=next(model.parameters()).device)[None]
-        was_training = model.training
         enlarge = self._layer.register_forward_pre_hook(lambda _layer, args: (args[0] * 100, *args[1:]))
         try:
             inputs = {"input_ids": ids_BL, "attention_mask": torch.ones_like(ids_BL)}
-            output, hidden_BLH = self._forward(model.eval(), inputs)
+            with evaluating(model):
+                output, hidden_BLH = self._forward(model, inputs)
         finally:
             enlarge.remove()
-            model.train(was_training)
         expected_V = output.logits[0, 0].float()
         got_V = self.logits(hidden_BLH[0, :1] * 100)[0].float()
         reshard(self._model)
