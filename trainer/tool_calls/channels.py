@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from ...envs.core import MalformedCall, Message, ToolCall, ToolSchema
+from ...envs.core import MalformedCall, Message, ToolSchema
 from .assistant_message import make_call, make_message
 from .formats import KnownFormat
 from .text_arguments import xml_call
@@ -82,27 +83,12 @@ def opened_by_prompt(prefix: str) -> str:
     return begun if found and turn.startswith(WRITER) and begun.strip() else ""
 
 
-@dataclass(kw_only=True, slots=True)
-class PartialMessage:
-    """The thinking, content and calls that were read so far, in an episode with these tools."""
+Part = tuple[Literal["thinking", "content", "calls"], list[Any]]
+"""What one message adds to the answer."""
 
-    tools: Sequence[ToolSchema]
-    thinking: list[str] = field(default_factory=list)
-    content: list[str] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
-    malformed: list[MalformedCall] = field(default_factory=list)
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of the tools."""
-        return frozenset(tool["function"]["name"] for tool in self.tools)
-
-    def refuse(self, text: str, error: str) -> None:
-        self.malformed.append({"text": text, "error": error})
-
-    def message(self) -> Message:
-        thinking = "\n".join(self.thinking) if self.thinking else None
-        return make_message("\n".join(self.content), thinking, self.calls, self.malformed)
+def tool_names(tools: Sequence[ToolSchema]) -> frozenset[str]:
+    return frozenset(tool["function"]["name"] for tool in tools)
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -115,12 +101,12 @@ class ChannelFormat(KnownFormat):
         ends: The markers that end a message; a `<|start|>` does so too.
         skip_body: Header, text, where the body begins, names of the tools -> where to look for an end marker. Markers
             before that place are text of the body.
-        read: Adds one message, whose text is the second argument, to the answer.
+        read: A message with a body, and the tools -> what it adds. Raises a ValueError if it is malformed.
     """
 
     ends: tuple[str, ...]
     skip_body: Callable[[Header, str, int, Collection[str]], int]
-    read: Callable[[ChannelMessage, str, PartialMessage], None]
+    read: Callable[[ChannelMessage, Sequence[ToolSchema]], Part]
 
     def parse(self, text: str, *, prefix: str, tools: Sequence[ToolSchema]) -> Message:
         begun = opened_by_prompt(prefix)
@@ -133,25 +119,37 @@ class ChannelFormat(KnownFormat):
         ):
             return make_message(text, None, [], [])
         whole = begun + text
-        reading = PartialMessage(tools=tools)
-        for message in self._messages(whole, reading.names):
-            header = message.header
+        found: dict[str, list[Any]] = {"thinking": [], "content": [], "calls": []}
+        malformed: list[MalformedCall] = []
+        for message in self._messages(whole, tool_names(tools)):
             if message.invented:
-                who = shorten(" ".join(header.sender))
-                reading.refuse(whole[message.start :], f"a message from {who} was invented; end the turn instead")
+                who = shorten(" ".join(message.header.sender))
+                error = f"a message from {who} was invented; end the turn instead"
+                malformed.append({"text": whole[message.start :], "error": error})
                 break
-            written = whole[max(message.start, len(begun)) : message.end]
-            if header.problem:
-                reading.refuse(written, header.problem)
-            elif message.stray:
-                reading.refuse(written, f"{shorten(message.stray)} stands where a message's header was expected")
-            elif message.body is not None:
-                self.read(message, written, reading)
-            elif header.recipient is not None:
-                reading.refuse(written, f"the message to {shorten(header.recipient)} was cut before its {BODY}")
-            elif header == Header() and not message.opened and reading == PartialMessage(tools=tools):
-                reading.refuse(written, "an end marker stands where a message was expected")
-        return reading.message()
+            is_first = not (malformed or any(found.values()))
+            try:
+                kind, added = self._read(message, tools, is_first=is_first)
+                found[kind] += added
+            except ValueError as error:
+                written = whole[max(message.start, len(begun)) : message.end]
+                malformed.append({"text": written, "error": str(error)})
+        thinking = "\n".join(found["thinking"]) if found["thinking"] else None
+        return make_message("\n".join(found["content"]), thinking, found["calls"], malformed)
+
+    def _read(self, message: ChannelMessage, tools: Sequence[ToolSchema], *, is_first: bool) -> Part:
+        header = message.header
+        if header.problem:
+            raise ValueError(header.problem)
+        if message.stray:
+            raise ValueError(f"{shorten(message.stray)} stands where a message's header was expected")
+        if message.body is not None:
+            return self.read(message, tools)
+        if header.recipient is not None:
+            raise ValueError(f"the message to {shorten(header.recipient)} was cut before its {BODY}")
+        if header == Header() and not message.opened and is_first:
+            raise ValueError("an end marker stands where a message was expected")
+        return "content", []
 
     def _messages(self, text: str, names: Collection[str]) -> Iterator[ChannelMessage]:
         """Return the messages of an answer, in order; the text begins with a header."""
@@ -187,21 +185,17 @@ def _skip_json(header: Header, text: str, start: int, names: Collection[str]) ->
         return start
 
 
-def _read_harmony(message: ChannelMessage, written: str, found: PartialMessage) -> None:
-    header, body = message.header, message.body or ""
-    if header.recipient is not None and (header.recipient not in _EVERYBODY or header.recipient in found.names):
-        call = {"name": header.recipient.removeprefix("functions.")}
-        try:
-            found.calls.append(make_call({**call, "arguments": read_json(body)}, tools=found.tools))
-        except ValueError as error:
-            found.refuse(written, str(error))
-    elif header.channel == "analysis":
-        found.thinking.append(body)
-    elif header.channel in ("final", "commentary"):
-        found.content.append(body)
-    else:
-        said = "no channel" if header.channel is None else f"the unknown channel {shorten(header.channel)}"
-        found.refuse(written, f"a message has {said}; the channels are analysis, commentary and final")
+def _read_harmony(message: ChannelMessage, tools: Sequence[ToolSchema]) -> Part:
+    recipient, channel, body = message.header.recipient, message.header.channel, message.body or ""
+    if recipient is not None and (recipient not in _EVERYBODY or recipient in tool_names(tools)):
+        call = {"name": recipient.removeprefix("functions."), "arguments": read_json(body)}
+        return "calls", [make_call(call, tools=tools)]
+    if channel == "analysis":
+        return "thinking", [body]
+    if channel in ("final", "commentary"):
+        return "content", [body]
+    said = "no channel" if channel is None else f"the unknown channel {shorten(channel)}"
+    raise ValueError(f"a message has {said}; the channels are analysis, commentary and final")
 
 
 HARMONY = ChannelFormat(
@@ -244,18 +238,14 @@ def _has_calls(header: Header, names: Collection[str], text: str, start: int = 0
     return True
 
 
-def _read_atem(message: ChannelMessage, written: str, found: PartialMessage) -> None:
+def _read_atem(message: ChannelMessage, tools: Sequence[ToolSchema]) -> Part:
     header, body = message.header, message.body or ""
-    if not _has_calls(header, found.names, body):
-        (found.thinking if header.recipient == "self" else found.content).append(body)
-        return
-    try:
-        calls, end = _read_calls(body)
-        if end < len(body):
-            raise ValueError(f"not valid: {shorten(body[end:])} follows the calls")
-        found.calls += [make_call(call, tools=found.tools, textual=True) for call in calls]
-    except ValueError as error:
-        found.refuse(written, str(error))
+    if not _has_calls(header, tool_names(tools), body):
+        return ("thinking" if header.recipient == "self" else "content"), [body]
+    calls, end = _read_calls(body)
+    if end < len(body):
+        raise ValueError(f"not valid: {shorten(body[end:])} follows the calls")
+    return "calls", [make_call(call, tools=tools, textual=True) for call in calls]
 
 
 def _skip_calls(header: Header, text: str, start: int, names: Collection[str]) -> int:
