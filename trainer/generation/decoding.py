@@ -133,8 +133,6 @@ class Decoding:
 
     def join(self, other: Decoding) -> None:
         """Take over the rows of another decoding. Both are prefilled, and both `can_join`."""
-        if not other.rows:
-            return
         for decoding in (self, other):
             decoding._keep(decoding._alive())
         self.rows = self.rows + other.rows
