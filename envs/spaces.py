@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,6 @@ from gymnasium.spaces import Space
 
 MAPPING = (dict, Mapping)  # dict first: the check for a Mapping takes ten times as long
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
-
-checked_action: ContextVar[Any] = ContextVar("gymnast_checked_action", default=None)
-"""The message of the model that the engine has checked, and gives to `step`."""
 
 
 def message_error(message: Any) -> str | None:
@@ -50,8 +46,8 @@ def _is_tool_call(call: Any) -> bool:
 
 
 def check_action(action: Any, name: str) -> None:
-    """Raise a TypeError if `step` was given no chat message; messages that the engine has checked are not looked at."""
-    if action is not checked_action.get() and (clause := message_error(action)) is not None:
+    """Raise a TypeError if `step` was given no chat message."""
+    if (clause := message_error(action)) is not None:
         raise TypeError(f"{name}.step() takes the model's message: {clause}: {action!r}")
 
 

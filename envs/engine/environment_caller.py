@@ -14,7 +14,6 @@ from ..core import ConfigurationError, Environment, Message, StepResult, StopRea
 from ..episode import EpisodeSpec
 from ..runtime.threads import run_in_thread, thread_calls
 from ..runtime.user_calls import TimeLimit, watch_blocking, within
-from ..spaces import checked_action
 from .checked_results import checked_metrics, checked_reset, checked_reward, checked_step
 from .failures import Broken, at_stage
 
@@ -43,6 +42,7 @@ class EnvironmentCaller:
     name: str  # of the environment's class, without its wrappers; known once it is open
     gives_rewards: bool = True  # False: the environment judges nothing
     min_step_seconds: float | None = None  # seconds that one step may take, if the environment says so
+    _core: Environment  # the environment without its wrappers; for one of others, a stand-in with the default answers
 
     def __init__(
         self,
@@ -54,7 +54,6 @@ class EnvironmentCaller:
         self._spec = spec
         self._limit = TimeLimit(step_timeout or math.inf)
         self._environment: gymnasium.Env[Any, Any] | None = None  # from `open` until `close`
-        self._core: Environment | None = None  # the environment without its wrappers, if it is one of ours
         self._is_closed = False
         self._closing = threading.Lock()
         self._step_threads: list[asyncio.Future[Any]] = []  # those that the present step has started
@@ -68,8 +67,8 @@ class EnvironmentCaller:
         assert self._environment is not None
         core = self._environment.unwrapped
         self.name = type(core).__name__
-        if isinstance(core, Environment):
-            self._core, self.gives_rewards, self.min_step_seconds = core, core.gives_rewards, core.min_step_seconds
+        self._core = core if isinstance(core, Environment) else Environment()
+        self.gives_rewards, self.min_step_seconds = self._core.gives_rewards, self._core.min_step_seconds
 
     def _make(self) -> None:
         environment = self._create(self._spec)
@@ -99,19 +98,18 @@ class EnvironmentCaller:
     @property
     def own_seconds(self) -> float:
         """The seconds that a step or a grade of the episode that has begun limits itself to; 0 if it does not say."""
-        return 0.0 if self._core is None else self._core.own_seconds
+        return self._core.own_seconds
 
     def tool_schemas(self) -> list[ToolSchema]:
         """Return the tools of the episode that has begun."""
-        return [] if self._core is None else self._core.tool_schemas()
+        return self._core.tool_schemas()
 
     def is_final(self, call: ToolCall) -> bool:
         """Return whether a tool call ends the episode if it succeeds."""
-        return self._core is not None and self._core.is_final(call)
+        return self._core.is_final(call)
 
     async def step(self, action: Message) -> StepResult:
-        """Give the environment a message of the model that is known to be well formed, and return its reply."""
-        checked_action.set(action)
+        """Give the environment a message of the model, and return its reply."""
         thread_calls.set(self._step_threads)
         try:
             result = await self._call(self._environment, "step", action)
@@ -124,7 +122,7 @@ class EnvironmentCaller:
 
     def render_html(self) -> str | None:
         """Return the state of the episode as HTML, if the environment draws it."""
-        return None if self._core is None else self._core.render_html()
+        return self._core.render_html()
 
     async def wait_for_step(self) -> None:
         """Wait for a step that was cancelled while it ran in a thread: the environment must not change while it grades.
@@ -133,14 +131,12 @@ class EnvironmentCaller:
         """
         loop = asyncio.get_running_loop()
         own = [call for call in self._step_threads if call.get_loop() is loop]  # others ran inside these
-        if own and self._core is not None:
+        if own and self._environment is not None and self._core is self._environment.unwrapped:  # others do not grade
             late = f"{self.name}.step() was still running in its thread {GRACE_SECONDS:g} s after episode_timeout"
             await within(GRACE_SECONDS, TimeoutError(late), asyncio.wait(own))
 
     async def grade(self, stop: StopReason) -> Grade:
         """Ask the environment for the grade of the episode, around any wrappers. Call `wait_for_step` first."""
-        if self._core is None:
-            return Grade(0.0, {}, {})
         given = await self._call(self._core, "grade", stop)
         reward = 0.0 if given is None else checked_reward(given, f"{self.name}.grade()")
         self._check_gives_rewards("grade", reward)
