@@ -131,14 +131,8 @@ class ToolsInCodeEnv(LeasedBoxEnv[Executor]):
         return await self._calls.answer(call)
 
     async def _call(self, call: ToolCall) -> tuple[CallResult, ToolCallRecord]:
-        return await call_within(
-            call,
-            tools=self._within,
-            is_final=self.is_final,
-            timeout=self.tool_timeout,
-            max_chars=self.max_result_chars,
-            runner=None if self._tape is None else self._tape.inside,
-        )
+        runner = None if self._tape is None else self._tape.inside
+        return await call_within(call, self._call_rules(self._within, runner=runner))
 
     async def _execute(self, language: Language, code: str, timeout: float) -> ExecutionResult:
         """Run code in the box; blocks of code find the functions without an import."""

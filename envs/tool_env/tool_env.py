@@ -14,7 +14,7 @@ from ..runtime.message_text import as_transcript
 from ..runtime.user_calls import call_function
 from ..spaces import check_action, check_messages
 from ..tools.chosen_tools import check_final_tools, tools_of_row, with_final
-from ..tools.execution import call_tools
+from ..tools.execution import CallRules, call_tools
 from ..tools.results import cut, with_text_of
 from ..tools.runner import Call
 from ..tools.sources import OpenSources, ToolLike, ToolSource
@@ -180,6 +180,11 @@ class ToolEnv(StepReward):
         methods = [getattr(self, name) for name in self._tool_methods]
         return collect_tools([*methods, *self._functions, *self._sources.tools], type(self).__name__)
 
+    def _call_rules(self, tools: Mapping[str, Tool], **others: Any) -> CallRules:
+        return CallRules(
+            tools=tools, is_final=self.is_final, timeout=self.tool_timeout, max_chars=self.max_result_chars, **others
+        )
+
     def tool_schemas(self) -> list[ToolSchema]:
         return [tool.schema for tool in self._shown.values()]
 
@@ -247,15 +252,9 @@ class ToolEnv(StepReward):
         if too_many and not any(map(self.is_final, calls)):  # a final answer goes before every cap
             return self._end(StopReason.MALFORMED)
         if calls or malformed:
-            messages, records = await call_tools(
-                calls,
-                self._shown,
-                within=self._within,
-                is_final=self.is_final,
-                timeout=self.tool_timeout,
-                max_chars=self.max_result_chars,
-                runner=None if self._tape is None else self._tape.tool,
-            )
+            runner = None if self._tape is None else self._tape.tool
+            rules = self._call_rules(self._shown, within=self._within, runner=runner)
+            messages, records = await call_tools(calls, rules)
             for call in malformed:
                 text = f"Error: the tool call could not be read: {call['error']}"
                 messages.append({"role": "tool", "content": cut(text, self.max_result_chars)})

@@ -13,8 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ...sandbox.cancellation import finish
@@ -39,34 +38,32 @@ Item = TypeVar("Item")
 _inside: ContextVar[list[InsideCall] | None] = ContextVar("gymnast_calls_inside", default=None)
 
 
-async def call_tools(
-    calls: Sequence[ToolCall],
-    tools: Mapping[str, Tool],
-    *,
-    is_final: Callable[[ToolCall], bool],
-    timeout: float | None,
-    max_chars: int | None,
-    runner: Runner | None = None,
-    within: Mapping[str, Tool] = MappingProxyType({}),
-) -> tuple[list[Message], list[ToolCallRecord]]:
-    """Run the calls of one turn and return their result messages and records, both in call order.
+@dataclass(kw_only=True, slots=True, frozen=True)
+class CallRules:
+    """The tools, the limits and the runner of calls."""
 
-    `is_final` says which calls end the episode if they succeed; only calls of a known tool are asked about.
+    tools: Mapping[str, Tool]
+    is_final: Callable[[ToolCall], bool]  # whether a call of a known tool ends the episode if it succeeds
+    timeout: float | None  # seconds for a tool without a limit of its own
+    max_chars: int | None  # of a result that the model sees
+    runner: Runner | None = None  # wraps each call whose arguments fit
+    within: Mapping[str, Tool] = field(default_factory=dict)  # what the code of a call may call; see `call_within`
+
+
+async def call_tools(calls: Sequence[ToolCall], rules: CallRules) -> tuple[list[Message], list[ToolCallRecord]]:
+    """Run the calls of one turn and return their result messages and records, both in call order.
 
     They run one after the other; only neighbouring calls of parallel tools run at the same time. Once a final call has
     succeeded the episode is over, so the calls after it are not run. Nor are calls after `SLOW_CALLS` times the longest
     time limit of a tool: many slow calls would exceed `step_timeout`, and the episode would fail. An error that breaks
-    the environment is raised; see `breaking`. It cancels the calls beside it. A runner wraps each call whose arguments
-    fit. `within` are the tools that the code of a call may call; see `call_within`.
+    the environment is raised; see `breaking`. It cancels the calls beside it.
     """
     results: list[tuple[Message, ToolCallRecord]] = []
     seconds = 0.0  # spent in calls of tools that have a time limit
     # A tool with the limit `math.inf` keeps its time itself. One without any limit makes this infinite.
-    limits = [tool.timeout or timeout or math.inf for tool in tools.values() if tool.timeout != math.inf]
+    limits = [tool.timeout or rules.timeout or math.inf for tool in rules.tools.values() if tool.timeout != math.inf]
     longest = max(limits, default=0.0)
-    how = {"is_final": is_final, "timeout": timeout, "max_chars": max_chars, "runner": runner}
-    run = partial(_call, tools=tools, within=within, **how)
-    for group in _groups(calls, tools, is_final):
+    for group in _groups(calls, rules):
         reason = ""
         if any(record.ends_episode for _, record in results):
             reason = "the episode ended before this call"
@@ -74,26 +71,22 @@ async def call_tools(
             reason = "the calls of this turn took too long; try again"
         started = time.perf_counter()
         if reason:
-            results += [refuse(call, reason, known=call["function"]["name"] in tools) for call in group]
-        elif len(group) == 1:
-            results.append(await _of_its_own(run(group[0])))
+            results += [refuse(call, reason, known=call["function"]["name"] in rules.tools) for call in group]
         else:
-            results += await _side_by_side([run(call) for call in group])
-        found = [tools.get(call["function"]["name"]) for call in group]
+            results += [made[1:] for made in await _side_by_side([_made(call, rules) for call in group])]
+        found = [rules.tools.get(call["function"]["name"]) for call in group]
         if any(tool is not None and tool.timeout != math.inf for tool in found):
             seconds += time.perf_counter() - started
     return [message for message, _ in results], [record for _, record in results]
 
 
-def _groups(
-    calls: Sequence[ToolCall], tools: Mapping[str, Tool], is_final: Callable[[ToolCall], bool]
-) -> list[list[ToolCall]]:
+def _groups(calls: Sequence[ToolCall], rules: CallRules) -> list[list[ToolCall]]:
     """Return the calls in their order; neighbouring calls of parallel tools are in one group. A final call is alone."""
     groups: list[list[ToolCall]] = []
     before = False
     for call in calls:
-        found = tools.get(call["function"]["name"])
-        parallel = found is not None and found.parallel and not is_final(call)
+        found = rules.tools.get(call["function"]["name"])
+        parallel = found is not None and found.parallel and not rules.is_final(call)
         if parallel and before:
             groups[-1].append(call)
         else:
@@ -102,36 +95,22 @@ def _groups(
     return groups
 
 
-async def _of_its_own(call: Coroutine[Any, Any, Item]) -> Item:
-    """Await one call in a separate task, which protects the episode's task.
-
-    A tool may swallow a cancellation, or leave its task marked as cancelled, as a TaskGroup does in Python 3.11.
-    """
-    episode = asyncio.current_task()
-    assert episode is not None
-    marks = episode.cancelling()
-    try:
-        # If the episode is cancelled meanwhile, the call is cancelled too, and the episode waits for its end.
-        return await asyncio.create_task(call)
-    finally:
-        if episode.cancelling() > marks:  # the call may have swallowed the cancellation
-            raise asyncio.CancelledError
-
-
 async def _side_by_side(calls: Sequence[Coroutine[Any, Any, Item]]) -> list[Item]:
     """Await calls at the same time. An error in one of them cancels the others and is raised.
 
-    If several raise, a `ConfigurationError` is preferred. Errors that follow from the cancellation are dropped.
-    This is no TaskGroup, since in Python 3.11 that leaves its task marked as cancelled after a child has failed.
+    Each runs in a task of its own, which protects the episode's task: a tool may swallow a cancellation, or leave its
+    task marked as cancelled, as a TaskGroup does in Python 3.11 after a child has failed. If several raise, a
+    `ConfigurationError` is preferred. Errors that follow from the cancellation are dropped.
     """
     tasks = [asyncio.ensure_future(call) for call in calls]
     ended: set[asyncio.Task[Item]] = set()  # before the cancellation
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        for task in tasks:
-            task.cancel()
-        await finish(_ended(tasks))
+        if len(ended) < len(tasks):
+            for task in tasks:
+                task.cancel()
+            await finish(_ended(tasks))
     causes = [task for task in tasks if task in ended and not task.cancelled()]
     errors = [error for task in causes if (error := task.exception()) is not None]
     if errors:
@@ -143,17 +122,17 @@ async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)  # which marks the errors as seen, or asyncio logs them
 
 
-async def call_within(call: ToolCall, **how: Any) -> tuple[CallResult, ToolCallRecord]:
+async def call_within(call: ToolCall, rules: CallRules) -> tuple[CallResult, ToolCallRecord]:
     """Run a call that the code of the running call makes; return its result and record, which are part of that call's.
 
-    `how` is as in `call_tools`. `max_chars` cuts the record, and not the result.
+    `max_chars` cuts the record, and not the result.
     """
     outer, started = _inside.get(), time.perf_counter()
     name, arguments = call["function"]["name"], call["function"]["arguments"]
-    size, limit = len(json.dumps(arguments)), how["max_chars"] or math.inf
+    size, limit = len(json.dumps(arguments)), rules.max_chars or math.inf
     shown = arguments if size <= limit else {"cut": f"{size} characters of arguments"}
     try:
-        result, _, record = await _made(call, **how)
+        result, _, record = await _made(call, rules)
     except asyncio.CancelledError:
         error = "the code that made this call ended before it did"
         record = ToolCallRecord(name=name, call_id=None, outcome="timeout", error=error, arguments=shown)
@@ -163,54 +142,40 @@ async def call_within(call: ToolCall, **how: Any) -> tuple[CallResult, ToolCallR
         raise
     record.arguments = shown
     if outer is not None:
-        found = how["tools"].get(name)
+        found = rules.tools.get(name)
         outer.append(InsideCall(record, call if found is not None and found.replay == "run" else None))
     return result, record
 
 
-async def _call(call: ToolCall, **how: Any) -> tuple[Message, ToolCallRecord]:
-    _, message, record = await _made(call, **how)
-    return message, record
-
-
-async def _made(
-    call: ToolCall,
-    *,
-    tools: Mapping[str, Tool],
-    is_final: Callable[[ToolCall], bool],
-    timeout: float | None,
-    max_chars: int | None,
-    runner: Runner | None,
-    within: Mapping[str, Tool] = MappingProxyType({}),
-) -> tuple[CallResult, Message, ToolCallRecord]:
+async def _made(call: ToolCall, rules: CallRules) -> tuple[CallResult, Message, ToolCallRecord]:
     name = call["function"]["name"]
-    tool = tools.get(name)
+    tool = rules.tools.get(name)
     if tool is None:
-        result = CallResult("unknown", f"Error: {unknown_tool(name, tools)}")
-        return result, *_result(call, result.outcome, result.content, max_chars=max_chars)
+        result = CallResult("unknown", f"Error: {unknown_tool(name, rules.tools)}")
+        return result, *_result(call, result.outcome, result.content, max_chars=rules.max_chars)
     started, final = time.perf_counter(), False
     try:
         arguments = checked_arguments(name, call["function"]["arguments"], tool.validator)
     except BaseException as error:
         result = _caught(tool, error)
     else:
-        final = is_final({**call, "function": {"name": name, "arguments": arguments}})
+        final = rules.is_final({**call, "function": {"name": name, "arguments": arguments}})
         was_run = False
 
         async def run() -> CallResult:
             nonlocal was_run
             was_run = True
             _inside.set(inside := [])
-            found = await _run(tool, arguments, tool.timeout or timeout or math.inf, final=final)
+            found = await _run(tool, arguments, tool.timeout or rules.timeout or math.inf, final=final)
             return found._replace(inside=inside)
 
         runs = tool.replay == "run"
-        made = Call("tool", name, arguments, tool.code, schema=tool.schema, runs_in_replay=runs, within=within)
-        result = await (run() if runner is None else runner(made, run))
+        made = Call("tool", name, arguments, tool.code, schema=tool.schema, runs_in_replay=runs, within=rules.within)
+        result = await (run() if rules.runner is None else rules.runner(made, run))
         if not was_run:  # a replay
             for inside in filter(None, (inside.again for inside in result.inside)):
-                await _made(inside, tools=within, is_final=is_final, timeout=timeout, max_chars=max_chars, runner=None)
-    message, record = _result(call, result.outcome, result.content, max_chars=max_chars)
+                await _made(inside, replace(rules, tools=rules.within, runner=None))
+    message, record = _result(call, result.outcome, result.content, max_chars=rules.max_chars)
     record.seconds, record.traceback = time.perf_counter() - started, result.traceback
     record.inside = [inside.record for inside in result.inside]
     record.ends_episode = (final and result.outcome == "ok") or any(inside.ends_episode for inside in record.inside)
