@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...sandbox.cancellation import finish
 from ..core import ConfigurationError
 from ..extras import needs_extra
-from ..tools.sources import OpenTools, ToolSource
+from ..tools.sources import ToolSource
+from ..tools.tool import Tool
 from .json_schema import described_tool, name_for_model
 from .mcp_connection import MCPConnection
 
@@ -84,8 +86,9 @@ class MCPTools(ToolSource):
         self._start_timeout = start_timeout
         self._shared: dict[asyncio.AbstractEventLoop, MCPConnection] = {}
 
-    async def open(self) -> OpenTools:
-        """Start the server, or join the shared one.
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Sequence[Tool]]:
+        """Start the server, or join the shared one, and yield its tools.
 
         Raises:
             ConfigurationError: its command is not there, or `include` or the tools' names are wrong.
@@ -99,13 +102,12 @@ class MCPTools(ToolSource):
             for name, tool in _names(described, self._prefix).items():
                 call, description = functools.partial(connection.call, tool.name), tool.description or tool.title
                 tools.append(described_tool(name, description or tool.name, tool.input_schema, call))
-        except BaseException:
+            is_common = connection.common_server is not None and not self._share
+            if is_common and (changing := [tool.name for tool in described if not _only_reads(tool)]):
+                _warn_of_shared_state(connection.common_server, tuple(changing))
+            yield tools
+        finally:
             await finish(self._leave(connection))
-            raise
-        changing = tuple(tool.name for tool in described if not (tool.annotations and tool.annotations.read_only_hint))
-        if connection.common_server is not None and changing and not self._share:
-            _warn_of_shared_state(connection.common_server, changing)
-        return OpenTools(tools=tools, close=functools.partial(self._leave, connection))
 
     def _connection(self) -> MCPConnection:
         if not self._share:
@@ -132,6 +134,10 @@ class MCPTools(ToolSource):
         if missing:
             raise ConfigurationError(f"the MCP server has no tool {missing[0]!r}; its tools are {sorted(by_name)}")
         return [by_name[name] for name in self._include]
+
+
+def _only_reads(tool: mcp.Tool) -> bool:
+    return bool(tool.annotations and tool.annotations.read_only_hint)
 
 
 @functools.lru_cache(maxsize=128)  # so that each server is warned of once

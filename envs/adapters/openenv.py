@@ -75,7 +75,7 @@ class OpenEnvEnvironment(SeededEnv):
         super().__init__(**options)
 
     async def _prepare(self, task: Mapping[str, Any]) -> None:
-        await self._disconnect()
+        self._opened.push_async_callback(self._disconnect)
         arguments: dict[str, Any] = dict(task.get("options") or {})
         seed = self.seed_of(task)
         if seed is not None:
@@ -89,10 +89,6 @@ class OpenEnvEnvironment(SeededEnv):
         if not parts:
             raise ValueError("the server's first observation has no text; give the rows a `prompt`")
         return [{"role": "user", "content": "\n\n".join(parts)}]
-
-    async def aclose(self) -> None:
-        await super().aclose()
-        await self._disconnect()
 
     def _all_tools(self) -> dict[str, Tool]:
         return collect_tools([*super()._all_tools().values(), *self._remote], type(self).__name__)

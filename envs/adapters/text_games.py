@@ -34,7 +34,6 @@ class TextGameEnv(SeededEnv):
     """
 
     _game: _Gem | _TextArena | None = None
-    _randomness: _Randomness | None = None
 
     def __init__(
         self, factory: Callable[[], Any], *, players: int = 1, opponent: Opponent | None = None, **options: Any
@@ -67,7 +66,8 @@ class TextGameEnv(SeededEnv):
         seed = self.seed_of(task)
         if seed is None:
             seed = int(self.np_random.integers(2**32))
-        self._randomness = randomness = _Randomness(seed % 2**32)  # the seeds that NumPy takes
+        randomness = _Randomness(seed % 2**32)  # the seeds that NumPy takes
+        self._opened.callback(randomness.end)
         with randomness.in_use():
             made = self._factory()
         if hasattr(made, "get_observation"):  # only games of TextArena have players
@@ -81,13 +81,6 @@ class TextGameEnv(SeededEnv):
         text, reward, self.terminated, self.truncated = self._game.move(text_of(message))
         self.reward += reward
         return [{"role": "user", "content": text}]
-
-    async def aclose(self) -> None:
-        try:
-            await super().aclose()
-        finally:
-            if self._randomness is not None:
-                self._randomness.end()
 
 
 Move = tuple[str, float, bool, bool]

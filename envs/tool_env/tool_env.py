@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -17,7 +18,7 @@ from ..tools.chosen_tools import check_final_tools, tools_of_row, with_final
 from ..tools.execution import CallRules, call_tools
 from ..tools.results import cut, with_text_of
 from ..tools.runner import Call
-from ..tools.sources import OpenSources, ToolLike, ToolSource
+from ..tools.sources import ToolLike, ToolSource
 from ..tools.step_reward import StepReward
 from ..tools.tool import Tool, collect_tools
 from .forgotten import warn_of_forgotten_return, warn_of_forgotten_tools
@@ -66,7 +67,9 @@ class ToolEnv(StepReward):
     _tape: Tape | None = None
     _tool_methods: tuple[str, ...] = ()
     _functions: tuple[Callable[..., Any] | Tool, ...] = ()
-    _sources: OpenSources = OpenSources()
+    _sources: tuple[ToolSource, ...] = ()
+    _opened: AsyncExitStack = AsyncExitStack()  # closes what the episode has opened, even if a part cannot be closed
+    _of_sources: tuple[Tool, ...] = ()  # the tools of the open sources
     _tools: dict[str, Tool] | None = None
     _malformed_turns: int = 0
     _over: bool = True  # before the first reset, too
@@ -123,7 +126,8 @@ class ToolEnv(StepReward):
         if type(self) is ToolEnv:
             self.gives_rewards = False  # plain functions cannot set `self.reward`
         self._functions = tuple(tool for tool in tools if not isinstance(tool, ToolSource))
-        self._sources = OpenSources(tool for tool in tools if isinstance(tool, ToolSource))
+        self._sources = tuple(tool for tool in tools if isinstance(tool, ToolSource))
+        self._opened = AsyncExitStack()
         if record is not None or replay is not None:
             self._tape = Tape(self, record, replay)
         known = self._all_tools()  # here, so that a wrong tool is an error when the environment is made
@@ -176,14 +180,14 @@ class ToolEnv(StepReward):
         """The tools that code calls which the model wrote."""
         return {}
 
-    def _all_tools(self) -> dict[str, Tool]:
-        methods = [getattr(self, name) for name in self._tool_methods]
-        return collect_tools([*methods, *self._functions, *self._sources.tools], type(self).__name__)
-
     def _call_rules(self, tools: Mapping[str, Tool], **others: Any) -> CallRules:
         return CallRules(
             tools=tools, is_final=self.is_final, timeout=self.tool_timeout, max_chars=self.max_result_chars, **others
         )
+
+    def _all_tools(self) -> dict[str, Tool]:
+        methods = [getattr(self, name) for name in self._tool_methods]
+        return collect_tools([*methods, *self._functions, *self._of_sources], type(self).__name__)
 
     def tool_schemas(self) -> list[ToolSchema]:
         return [tool.schema for tool in self._shown.values()]
@@ -202,7 +206,9 @@ class ToolEnv(StepReward):
         self._forget_step()
         self._malformed_turns = 0
         task = self.task_of(options)
-        await self._sources.open()
+        await self._close_opened()
+        for source in self._sources:
+            self._of_sources += tuple(await self._opened.enter_async_context(source.open()))
         await self._prepare(task)
         if self._tape is not None:
             self._tape.begin(task, seed)
@@ -236,7 +242,11 @@ class ToolEnv(StepReward):
         return result
 
     async def aclose(self) -> None:
-        await self._sources.close()
+        await self._close_opened()
+
+    async def _close_opened(self) -> None:
+        self._of_sources = ()
+        await self._opened.aclose()
 
     def render(self) -> str | None:  # type: ignore[override]
         """Return the episode so far as text, with `render_mode="ansi"`."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from gymnast.envs import Calculator, Message, StopReason, ToolEnv, final_answer, tool, tool_call, tool_calls
-from gymnast.envs.tools.sources import OpenTools, ToolSource
+from gymnast.envs import Calculator, Message, StopReason, Tool, ToolEnv, final_answer, tool, tool_call, tool_calls
+from gymnast.envs.tools.sources import ToolSource
 
 from .tool_env_steps import QUESTION, Collector, begin, contents, malformed
 
@@ -206,14 +207,15 @@ async def test_a_cancelled_close_closes_the_other_sources_too() -> None:
         def __init__(self, name: str) -> None:
             self.name = name
 
-        async def open(self) -> OpenTools:
-            return OpenTools(tools=[], close=self.close)
-
-        async def close(self) -> None:
-            closing.set()
-            if self.name == "stuck":
-                await asyncio.Event().wait()
-            closed.append(self.name)
+        @asynccontextmanager
+        async def open(self) -> AsyncIterator[list[Tool]]:
+            try:
+                yield []
+            finally:
+                closing.set()
+                if self.name == "stuck":
+                    await asyncio.Event().wait()
+                closed.append(self.name)
 
     environment = ToolEnv([Source("first"), Source("second"), Source("stuck")])
     await environment.areset(options={"task": {"prompt": "go"}})
