@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core import Message, OverlongPromptError, ToolSchema
+from ..episode import Stage
 from ..runtime.user_calls import call_function
 from ..spaces import check_messages
 from .episode_model import EpisodeModel, Line
-from .failures import at_stage
 from .histories import copied
 
 Rewrite = Callable[[list[Message]], Sequence[Message] | Awaitable[Sequence[Message]]]
@@ -71,44 +71,49 @@ def check_compact(compact: Compact | None) -> None:
 
 
 async def compacted(
-    model: EpisodeModel, compact: Compact | None, history: list[Message], tools: Sequence[ToolSchema]
+    model: EpisodeModel,
+    compact: Compact | None,
+    history: list[Message],
+    tools: Sequence[ToolSchema],
+    enter: Callable[[Stage], None],
 ) -> tuple[Line, list[Message]]:
     """Return the line of a history with new messages, and the history, which is another one if it was rewritten.
 
-    The episode fails at the stage `compact` if the function raises an exception, or returns no list of messages, or if
-    its history cannot be rendered, or is not shorter than the one that did not fit.
+    The episode fails at the stage `compact`, which is entered by `enter`, if the function raises an exception, or
+    returns no list of messages, or if its history cannot be rendered, or is not shorter than the one that did not fit.
     """
     if compact is None or not model.episode.turns:
         return await model.line(history, tools), history
     if isinstance(compact, EveryTurn):
+        enter("compact")
         shown = await _rewritten(compact.rewrite, history)
-        with at_stage("policy" if shown == history else "compact"):
-            return await model.line(shown, tools), history
+        if shown == history:
+            enter("policy")
+        return await model.line(shown, tools), history
     try:
         return await model.line(history, tools, whole=True), history
     except OverlongPromptError as error:
         full = error
+    enter("compact")
     history = await _rewritten(compact, history)
-    with at_stage("compact"):
-        try:
-            line = await model.line(history, tools)
-        except OverlongPromptError as error:
-            _check_shorter(error.length, full.length)
-            raise
-        _check_shorter(line.length, full.length)
-        return line, history
+    try:
+        line = await model.line(history, tools)
+    except OverlongPromptError as error:
+        _check_shorter(error.length, full.length)
+        raise
+    _check_shorter(line.length, full.length)
+    return line, history
 
 
 async def _rewritten(rewrite: Rewrite, messages: Sequence[Message]) -> list[Message]:
-    with at_stage("compact"):
-        history = await call_function(rewrite, copied(messages))
-        check_messages(history, "compact()")
-        if history and history[-1]["role"] == "assistant" and list(history) != messages:
-            raise ValueError(
-                "compact() gave a history that ends with a message of the assistant; only the messages of reset() may "
-                "end with the words that the model goes on with"
-            )
-        return list(history)
+    history = await call_function(rewrite, copied(messages))
+    check_messages(history, "compact()")
+    if history and history[-1]["role"] == "assistant" and list(history) != messages:
+        raise ValueError(
+            "compact() gave a history that ends with a message of the assistant; only the messages of reset() may "
+            "end with the words that the model goes on with"
+        )
+    return list(history)
 
 
 def _check_shorter(length: int | None, full: int | None) -> None:

@@ -13,9 +13,8 @@ import gymnasium
 from ..core import ConfigurationError, Environment, Message, StepResult, StopReason, ToolCall, ToolSchema
 from ..episode import EpisodeSpec
 from ..runtime.threads import run_in_thread, thread_calls
-from ..runtime.user_calls import TimeLimit, watch_blocking, within
+from ..runtime.user_calls import TimeLimit, being_cancelled, watch_blocking, within
 from .checked_results import checked_metrics, checked_reset, checked_reward, checked_step
-from .failures import Broken, at_stage
 
 GRACE_SECONDS = 30.0  # after the end of an episode, for a step that still runs in a thread, and for `close`
 
@@ -157,10 +156,11 @@ class EnvironmentCaller:
             return None
         late = TimeoutError(f"{type(environment.unwrapped).__name__}.close() did not finish within {GRACE_SECONDS:g} s")
         try:
-            with at_stage("close"):
-                await within(GRACE_SECONDS, late, _called(environment, environment, "close"))
-        except Broken as broken:
-            return broken.error
+            await within(GRACE_SECONDS, late, _called(environment, environment, "close"))
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and being_cancelled():
+                raise
+            return error
         return None
 
     def in_time(self, late: str, call: Awaitable[Result]) -> Coroutine[Any, Any, Result]:

@@ -1,48 +1,15 @@
-"""Failures of episodes: the stage of an exception, what to do about a failed episode, counts and a summary."""
+"""Failures of episodes: what to do about a failed episode, counts and a summary."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ..core import StopReason
-from ..episode import Episode, Stage
-from ..runtime.user_calls import being_cancelled
-
-
-class Broken(Exception):
-    """An exception of the environment or the policy, and the stage at which it was raised."""
-
-    def __init__(self, stage: Stage, error: BaseException) -> None:
-        super().__init__(stage)
-        self.stage: Stage = stage
-        self.error = error
-
-
-class at_stage:  # read as `with at_stage("step"):`
-    """Turns every exception in the block into `Broken`, `SystemExit` included: user code must not end training.
-
-    Only a cancellation of this task passes unchanged, and a `Broken`, whose stage is known. It is a class because each
-    turn enters it three times, and a generator-based context manager is slower.
-    """
-
-    __slots__ = ("_stage",)
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage: Stage = stage
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None or isinstance(error, GeneratorExit | Broken):
-            return
-        if isinstance(error, asyncio.CancelledError) and being_cancelled():
-            return
-        raise Broken(self._stage, error) from error
+from ..episode import Episode
 
 
 @dataclass(slots=True, frozen=True)

@@ -17,12 +17,12 @@ from ..core import ConfigurationError, LimitReachedError, Message, StopReason
 from ..episode import Episode, EpisodeSpec, Failure, Stage, Turn
 from ..policy import Policy
 from ..runtime.rows import own_copy
+from ..runtime.user_calls import being_cancelled
 from ..runtime.whereabouts import current_place
 from .checked_results import ending, split_first_words
 from .compaction import Compact, compacted
 from .environment_caller import EnvironmentCaller
 from .episode_model import EpisodeModel
-from .failures import Broken, at_stage
 from .histories import copied
 from .tool_call_limit import insert_refused, refused_calls
 
@@ -71,10 +71,12 @@ async def play_episode(
         if episode.turns:
             await loop.grade(stop)
         episode.stop = stop
-    except Broken as broken:
-        if isinstance(broken.error, ConfigurationError):
-            raise broken.error from None
-        episode.failure = Failure.of(broken.stage, broken.error)
+    except (ConfigurationError, GeneratorExit):
+        raise
+    except BaseException as error:  # SystemExit, too: user code must not end training
+        if isinstance(error, asyncio.CancelledError) and being_cancelled():
+            raise
+        episode.failure = Failure.of(loop.stage, error)
     finally:
         loop.enter("close")
         error = await finish(environment.close())
@@ -108,35 +110,36 @@ class _EpisodeLoop:
 
     async def run(self) -> StopReason:
         """Make the environment and play turns until the episode ends; return the reason."""
+        limit = asyncio.timeout(self.limits.episode_timeout)
         try:
-            async with asyncio.timeout(self.limits.episode_timeout):
-                with at_stage("create"):
-                    await self.environment.open()
+            async with limit:
+                await self.environment.open()
                 self.enter("reset")
                 await self.begin()
                 while (stop := await self.turn()) is None:
                     pass
                 return stop
         except TimeoutError:
+            if not limit.expired():
+                raise
             if self.stop is not None:  # the episode had ended, and only the policy was still told so
                 return self.stop
             over = f"episode_timeout={self.limits.episode_timeout:g} s was over"
             if not self.episode.turns:  # the model has not answered, so there is nothing to grade
-                raise Broken(self.stage, TimeoutError(f"{over} before the first answer")) from None
+                raise TimeoutError(f"{over} before the first answer") from None
             if self.stage == "step" and self._is_last(self.episode.turns[-1].message):
                 # The model was in time, but its reward is not known.
-                raise Broken("step", TimeoutError(f"{over} while the final call was answered")) from None
+                raise TimeoutError(f"{over} while the final call was answered") from None
             return StopReason.TIMEOUT
-        except Broken as broken:
-            error = broken.error
-            if not isinstance(error, LimitReachedError) or broken.stage not in ("policy", "compact"):
+        except LimitReachedError as error:
+            # Before the first answer there is nothing to grade.
+            has_answered = bool(self.episode.turns) or error.stop is StopReason.CONTEXT_OVERFLOW
+            if self.stage not in ("policy", "compact") or not has_answered:
                 raise
-            if not self.episode.turns and error.stop is not StopReason.CONTEXT_OVERFLOW:
-                raise  # the model has not answered, so there is nothing to grade
             return error.stop
 
     def enter(self, stage: Stage) -> None:
-        """Go to this stage."""
+        """Go to this stage. An error that is raised from now on is one of this stage."""
         self.stage = stage
         if self.place is not None:
             self.place.enter(stage)
@@ -145,11 +148,10 @@ class _EpisodeLoop:
         """Ask the environment for the grade, and add it to the last turn's reward."""
         episode, turn = self.episode, self.episode.turns[-1]
         started = time.perf_counter()
-        with at_stage("step"):
-            await self.environment.wait_for_step()
+        self.enter("step")
+        await self.environment.wait_for_step()
         self.enter("grade")
-        with at_stage("grade"):
-            grade = await self.environment.grade(stop)
+        grade = await self.environment.grade(stop)
         turn.environment_seconds += time.perf_counter() - started
         turn.reward += grade.reward
         episode.metrics |= grade.metrics
@@ -158,34 +160,32 @@ class _EpisodeLoop:
     async def begin(self) -> None:
         """Reset the environment."""
         spec, episode = self.episode.spec, self.episode
-        with at_stage("reset"):
-            reset = self.environment.reset(seed=spec.task.seed, options={"task": own_copy(spec.task.row)})
-            messages, info = await reset
-            episode.metrics = info["metrics"]
-            episode.prompt, episode.first_words = split_first_words(messages, self.environment.name)
-            episode.tools = self.environment.tool_schemas()
-            self.history = copied(messages)
+        reset = self.environment.reset(seed=spec.task.seed, options={"task": own_copy(spec.task.row)})
+        messages, info = await reset
+        episode.metrics = info["metrics"]
+        episode.prompt, episode.first_words = split_first_words(messages, self.environment.name)
+        episode.tools = self.environment.tool_schemas()
+        self.history = copied(messages)
 
     async def turn(self) -> StopReason | None:
         """Play one turn: the answer and the environment's reply. Return a reason if the episode ends with it."""
         self.enter("policy")
-        with at_stage("policy"):
-            asking = compacted(self.model, self.compact, self.history, self.episode.tools)
-            line, history = await self.environment.in_time(SLOW_POLICY, asking)
-            turn = await self.model.answer(line)
-        with at_stage("step"):
-            if turn.stop is not None and not self._is_last(turn.message):
-                return turn.stop
-            self.stop = await self._step(turn) or self._limit() or turn.stop
+        asking = compacted(self.model, self.compact, self.history, self.episode.tools, self.enter)
+        line, history = await self.environment.in_time(SLOW_POLICY, asking)
         self.enter("policy")
-        with at_stage("policy"):
-            if self.stop is not None:
-                await self.environment.in_time(SLOW_POLICY, self.model.end(line, turn.observation))
-                return self.stop
-            first = len(self.episode.turns) == 1
-            before = history[: len(self.episode.prompt)] if first else history  # the answer holds the first words
-            new = turn.observation if self.compact is None else line.conversation.fitted(turn.observation)
-            self.history = [*before, line.messages[-1], *copied(new)]
+        turn = await self.model.answer(line)
+        self.enter("step")
+        if turn.stop is not None and not self._is_last(turn.message):
+            return turn.stop
+        self.stop = await self._step(turn) or self._limit() or turn.stop
+        self.enter("policy")
+        if self.stop is not None:
+            await self.environment.in_time(SLOW_POLICY, self.model.end(line, turn.observation))
+            return self.stop
+        first = len(self.episode.turns) == 1
+        before = history[: len(self.episode.prompt)] if first else history  # the answer holds the first words
+        new = turn.observation if self.compact is None else line.conversation.fitted(turn.observation)
+        self.history = [*before, line.messages[-1], *copied(new)]
         return None
 
     async def _step(self, turn: Turn) -> StopReason | None:
@@ -198,7 +198,6 @@ class _EpisodeLoop:
             allowed = [call for place, call in enumerate(calls) if place not in refused]
             action = {**action, "tool_calls": allowed}
         started = time.perf_counter()
-        self.enter("step")
         try:
             result = await environment.step(action)
         finally:

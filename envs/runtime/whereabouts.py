@@ -9,7 +9,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-PLACES = {"create": "the making of an environment", "policy": "the generator", "reward": "a reward function"}
+PLACES = {
+    "create": "the making of an environment",
+    "policy": "the generator",
+    "compact": "compact()",
+    "reward": "a reward function",
+}
 """Places with another name for people than their own, such as "reset" or "tool search"."""
 
 SHOWN_SECONDS = 5.0  # a shorter stay at a place is not told
