@@ -22,7 +22,7 @@ from .images import Image, read_image
 from .json_values import encodable, jsonable, plain
 from .runtime.message_text import Entry, as_html, as_text, cut, entries_of_turn, entry_of, written_arguments
 from .runtime.user_calls import OUR_FOLDER
-from .runtime.verdict import expected_of, given_by, given_in, untold
+from .runtime.verdict import expected_of, given_by, untold
 from .tokens import TokenTrace
 
 
@@ -212,15 +212,7 @@ class Episode:
     @property
     def given(self) -> str | None:
         """The arguments of the final tool's call, or else the text of the last answer; None without an answer."""
-        if not self.turns:
-            return None
-        records = self.turns[-1].tool_calls
-        final = next((place for place, record in enumerate(records) if record.ends_episode), None)
-        inside = () if final is None else records[final].inside
-        from_code = next((record for record in inside if record.ends_episode), None)
-        if from_code is not None:
-            return given_in(from_code.name, from_code.arguments)
-        return given_by(self.turns[-1].message, final)
+        return given_by(self.turns[-1].message, self.turns[-1].tool_calls) if self.turns else None
 
     @property
     def untold(self) -> dict[str, Any]:

@@ -28,16 +28,20 @@ def untold(row: Mapping[str, Any], prompt: Sequence[Message]) -> dict[str, Any]:
     }
 
 
-def given_by(answer: Message, final_call: int | None) -> str:
-    """Return the answer in a last message: the arguments of the call of a final tool at this place, or the text."""
-    if final_call is None:
+def given_by(answer: Message, records: Sequence[Any]) -> str:
+    """Return the answer in a last message, whose calls have these records.
+
+    It is the arguments of the final call, which may be one that the code of another call made, or else the text.
+    """
+    final = next((place for place, record in enumerate(records) if record.ends_episode), None)
+    if final is None:
         return named_text(answer)
-    function = answer["tool_calls"][final_call]["function"]
-    return given_in(function["name"], function["arguments"])
-
-
-def given_in(name: str, arguments: Any) -> str:
-    """Return the answer in the arguments of a final tool."""
+    from_code = next((record for record in records[final].inside if record.ends_episode), None)
+    if from_code is None:
+        function = answer["tool_calls"][final]["function"]
+        name, arguments = function["name"], function["arguments"]
+    else:
+        name, arguments = from_code.name, from_code.arguments
     if isinstance(arguments, dict) and len(arguments) == 1:
         return _as_text(*arguments.values())
     return written_arguments(arguments) or f"{name}()"
