@@ -107,6 +107,11 @@ class Artifact(_Table):
     exclude: list[str] = []
     service: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_path(cls, entry: Any) -> Any:
+        return {"source": entry} if isinstance(entry, str) else entry
+
     @field_validator("source")
     @classmethod
     def _stay_inside(cls, source: str) -> str:
@@ -122,8 +127,6 @@ class Step(_Table):
     min_reward: float | dict[str, float] | None = None
     healthcheck: Healthcheck | None = None
     artifacts: list[Artifact] = []
-
-    _wrap = field_validator("artifacts", mode="before")(lambda entries: _as_tables(entries))
 
 
 class Solution(_Table):
@@ -141,8 +144,6 @@ class Settings(_Table):
     artifacts: list[Artifact] = []
     multi_step_reward_strategy: Literal["mean", "final"] = "mean"
     steps: list[Step] = []
-
-    _wrap = field_validator("artifacts", mode="before")(lambda entries: _as_tables(entries))
 
     @model_validator(mode="before")
     @classmethod
@@ -173,13 +174,6 @@ def without_effect(table: BaseModel, place: str = "") -> Iterator[str]:
                     entry, f"{place}{key}.{number}." if isinstance(value, list) else f"{place}{key}."
                 )
     yield from (place + key for key in table.model_extra or () if place or key not in _DESCRIPTION)
-
-
-def _as_tables(entries: Any) -> Any:
-    """Return artifacts as tables; an entry may be a path alone."""
-    if not isinstance(entries, list):
-        return entries
-    return [{"source": entry} if isinstance(entry, str) else entry for entry in entries]
 
 
 def _megabytes(size: str) -> int:
