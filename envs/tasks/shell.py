@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ...sandbox.box import Box, Process
 
 _KEPT = 1 << 20  # bytes of output: more loses its middle
+_HEAD = _KEPT // 4  # the first bytes, which stay
 _LONGEST = 1 << 13  # bytes of the line that ends a command; it has the path of a directory
 _GRACE = 2.0  # seconds from the interruption of a command to the end of its shell
 
@@ -50,10 +51,10 @@ class Shell:
         while True:
             data = await shell.read(timeout=max(0.0, deadline - time.monotonic()))
             output.add(data)
-            recent = max(0, len(output.tail) - len(data) - _LONGEST)
-            if found := end.search(output.tail, recent):
+            recent = max(0, len(output.data) - len(data) - _LONGEST)
+            if found := end.search(output.data, recent):
                 self.cwd = found[2].decode(errors="surrogateescape")
-                code, text = int(found[1]), output.text(cut=len(output.tail) - found.start())
+                code, text = int(found[1]), output.text(cut=len(output.data) - found.start())
                 late = f"stopped after {timeout:g} s" if was_late else ""
                 return Outcome(text, late or (f"exit code {code}" if code else ""))
             if data:
@@ -120,23 +121,20 @@ class Output:
     """Output of a program: all of it, or its first and last bytes."""
 
     def __init__(self) -> None:
-        self._head = bytearray()
-        self.tail = bytearray()  # the latest bytes; all, while there are few
-        self._lost = 0
+        self.data = bytearray()
+        self._lost = 0  # bytes, behind the first `_HEAD`
 
     def add(self, data: bytes) -> None:
         """Add bytes, and drop some of the middle if there are too many."""
-        self.tail += data
-        if len(self.tail) > _KEPT:
-            if not self._head:
-                self._head = self.tail[: _KEPT // 4]
-                del self.tail[: _KEPT // 4]
-            surplus = len(self.tail) - _KEPT // 2
-            del self.tail[:surplus]
+        self.data += data
+        if len(self.data) > _KEPT:
+            surplus = len(self.data) - _KEPT // 2
+            del self.data[_HEAD : _HEAD + surplus]
             self._lost += surplus
 
     def text(self, *, cut: int = 0) -> str:
         """Return it as text without its last `cut` bytes; a marker stands where some are missing."""
-        tail = self.tail[: len(self.tail) - cut]
-        middle = f"\n[... {self._lost} bytes cut ...]\n".encode() if self._lost else b""
-        return (self._head + middle + tail).decode(errors="replace")
+        shown = self.data[: len(self.data) - cut]
+        if self._lost:
+            shown[_HEAD:_HEAD] = f"\n[... {self._lost} bytes cut ...]\n".encode()
+        return shown.decode(errors="replace")
