@@ -17,7 +17,7 @@ from ..extras import needs_extra
 from ..policy import tool_call
 from ..tool_env.tool_env import ToolEnv
 from ..tools.tool import Tool
-from .smolagents_schemas import inputs_of, output_type_of
+from .smolagents_schemas import inputs_of
 
 FINAL = "final_answer"  # the tool that ends the run of each agent of smolagents
 ENDED = (StopReason.ENV_TERMINATED, StopReason.ENV_TRUNCATED)  # by the environment, of which the agent knows nothing
@@ -166,7 +166,7 @@ def _tool_class() -> Any:
             else:
                 function = self.schema["function"]
                 self.description, self.inputs = function["description"], inputs_of(name, function["parameters"])
-                self.output_type = output_type_of(described.code)
+                self.output_type = (described.returns or {}).get("type", "any")
             super().__init__()
 
         def __call__(self, *args: Any, sanitize_inputs_outputs: bool = False, **kwargs: Any) -> Any:

@@ -1,12 +1,9 @@
-"""Arguments and results of our tools in the terms of smolagents."""
+"""Arguments of our tools in the terms of smolagents."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, get_type_hints
-
-from pydantic import TypeAdapter
-from pydantic.errors import PydanticUserError
+from collections.abc import Mapping
+from typing import Any
 
 
 def inputs_of(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,15 +24,6 @@ def inputs_of(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         is_nullable = key not in required or len(others) < len(choices) or "null" in kinds
         inputs[key] = schema | ({"nullable": True} if is_nullable else {})
     return inputs
-
-
-def output_type_of(function: Callable[..., Any]) -> str:
-    """Return the JSON type of what a function returns; "any" if its type hint does not say it."""
-    try:
-        schema = TypeAdapter(get_type_hints(function).get("return", Any)).json_schema(mode="serialization")
-    except PydanticUserError:  # the type has no schema
-        return "any"
-    return schema.get("type", "any")
 
 
 def listed(kind: str | list[str]) -> list[str]:

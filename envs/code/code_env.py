@@ -18,10 +18,11 @@ from ..core import Message, StepResult, StopReason
 from ..tools.execution import SLOW_CALLS
 from ..tools.mark import tool
 from ..tools.sources import ToolLike
+from .actions import Language
 from .checking import log_checks_that_cannot_run, run_checks
 from .files import files_of, hand_in, log_near_columns, put_files, submit_of
 from .grading import HiddenCheck, checks_of, same_answer
-from .results import Language, describe
+from .results import describe
 from .tools_in_code import ToolsIn, ToolsInCodeEnv
 
 

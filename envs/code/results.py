@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-from typing import Literal
 
 from ...sandbox.base import ExecutionResult, Status
-
-Language = Literal["python", "bash"]
+from .actions import Language
 
 
 def describe(result: ExecutionResult, language: Language = "python") -> str:

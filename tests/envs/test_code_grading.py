@@ -23,9 +23,10 @@ from gymnast.envs import (
     tool,
     tool_calls,
 )
+from gymnast.envs.code.actions import Language
 from gymnast.envs.code.files import files_of, submit_of
 from gymnast.envs.code.grading import checks_of, same_answer
-from gymnast.envs.code.results import Language, describe
+from gymnast.envs.code.results import describe
 from gymnast.sandbox import (
     EngineError,
     ExecutionResult,
