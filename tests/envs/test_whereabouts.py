@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from gymnast.envs import RolloutEngine, ScriptedPolicy, episode_specs, tool, tool_call, tool_calls
+from gymnast.envs import Message, RolloutEngine, ScriptedPolicy, episode_specs, tool, tool_call, tool_calls
+from gymnast.envs.engine.compaction import EveryTurn
 from gymnast.envs.runtime import whereabouts
 
 from .toolkit import WAIT, environment_of
@@ -57,3 +58,21 @@ async def test_what_is_quick_is_told_without_seconds() -> None:
     engine = RolloutEngine(environment_of(look), ScriptedPolicy([tool_call("look"), "bye"]))
     await engine.run(episode_specs([{"prompt": "go"}], group_size=1, seed=0))
     assert lines == ["0 of 1 episodes are over, 1 in tool look"]
+
+
+async def test_an_episode_whose_history_is_rewritten_is_in_compact_not_in_the_generator() -> None:
+    lines: list[str] = []
+
+    def keep(messages: list[Message]) -> list[Message]:
+        lines.append(engine.whereabouts.describe())
+        return messages
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    script = ScriptedPolicy([tool_call("look"), "bye"])
+    engine = RolloutEngine(environment_of(look), script, compact=EveryTurn(keep))
+    await engine.run(episode_specs([{"prompt": "go"}], group_size=1, seed=0))
+    assert lines == ["0 of 1 episodes are over, 1 in compact()"]
