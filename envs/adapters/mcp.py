@@ -107,7 +107,11 @@ class MCPTools(ToolSource):
                 _warn_of_shared_state(connection.common_server, tuple(changing))
             yield tools
         finally:
-            await finish(self._leave(connection))
+            connection.users -= 1
+            if not connection.users:
+                if self._shared.get(connection.loop) is connection:
+                    del self._shared[connection.loop]
+                await finish(connection.close())
 
     def _connection(self) -> MCPConnection:
         if not self._share:
@@ -117,14 +121,6 @@ class MCPTools(ToolSource):
         if known is None or known.is_dead:
             known = self._shared[loop] = MCPConnection(self._server, self._start_timeout)
         return known
-
-    async def _leave(self, connection: MCPConnection) -> None:
-        connection.users -= 1
-        if connection.users:
-            return
-        if self._shared.get(connection.loop) is connection:
-            del self._shared[connection.loop]
-        await finish(connection.close())
 
     def _chosen(self, tools: Sequence[mcp.Tool]) -> Sequence[mcp.Tool]:
         if self._include is None:

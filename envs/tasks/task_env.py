@@ -137,7 +137,6 @@ class TaskEnv(ComputerEnv):
         self.metrics["setup_seconds"] = time.perf_counter() - started
 
     def _begin_shell(self) -> None:
-        assert self._lease is not None
         self._shell = Shell(self.box, **self._how, user=self._user)
         self._lease.push_async_callback(self._shell.close)
 

@@ -29,7 +29,7 @@ class LeasedBoxEnv(ToolEnv, Generic[Leased]):
     _prototype: Leased
     _template: Leased  # of this episode's boxes
     _box: Leased | None = None
-    _lease: contextlib.AsyncExitStack | None = None  # gives the box back
+    _lease: contextlib.AsyncExitStack  # gives the box back, and ends what needs it
     _lease_seconds: float = 0.0
 
     def __init__(
@@ -57,6 +57,7 @@ class LeasedBoxEnv(ToolEnv, Generic[Leased]):
             wrong = type(self._pool.template).__name__
             raise TypeError(f"the pool of a {type(self).__name__} lends instances of {kind.__name__}, not {wrong}")
         self._prototype = self._template = cast(Leased, self._pool.template)
+        self._lease = contextlib.AsyncExitStack()
 
     @property
     def box(self) -> Leased:
@@ -89,7 +90,6 @@ class LeasedBoxEnv(ToolEnv, Generic[Leased]):
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        await self._give_back()
         try:
             messages, info = await super().areset(seed=seed, options=options)
             await self._begin(messages)
@@ -103,11 +103,6 @@ class LeasedBoxEnv(ToolEnv, Generic[Leased]):
     async def _begin(self, messages: list[Message]) -> None:
         """Make an episode ready whose first messages and tools are known."""
 
-    async def aclose(self) -> None:
-        self._over = True
-        await self._give_back()
-        await super().aclose()
-
     async def _prepare(self, task: Mapping[str, Any]) -> None:
         await super()._prepare(task)
         try:
@@ -117,7 +112,7 @@ class LeasedBoxEnv(ToolEnv, Generic[Leased]):
 
     async def _acquire(self) -> None:
         started = time.perf_counter()
-        self._lease = contextlib.AsyncExitStack()
+        self._opened.push_async_callback(self._give_back)
         self._box = await self._borrow(self._lease)
         self._lease_seconds = time.perf_counter() - started
 
@@ -139,6 +134,5 @@ class LeasedBoxEnv(ToolEnv, Generic[Leased]):
         The pool ends a lease without waiting. So no cancellation can come in between, and no other lease can come
         between this and the one that `fresh_box` asks for.
         """
-        lease, self._lease, self._box = self._lease, None, None
-        if lease is not None:
-            await lease.aclose()
+        self._box = None
+        await self._lease.aclose()

@@ -242,6 +242,7 @@ class ToolEnv(StepReward):
         return result
 
     async def aclose(self) -> None:
+        self._over = True
         await self._close_opened()
 
     async def _close_opened(self) -> None:
