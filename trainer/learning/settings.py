@@ -32,6 +32,8 @@ class LearningSettings:
 
     truncated: Treatments = field(default_factory=lambda: TREATMENTS)
     comparison: Comparison = Comparison()
+    overlong_buffer: int = 0  # 0: no penalty
+    overlong_penalty: float = 1.0
 
     epsilon_low: float  # the option `epsilon`
     epsilon_high: float

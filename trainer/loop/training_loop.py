@@ -97,9 +97,9 @@ class TrainingLoop(Loop):
     def _make_source(self, folder: str) -> GroupSource:
         parts, stale, refills = self.parts, self.parts.config.max_staleness, self.parts.config.max_refills
         if not stale:
-            return InStep(self.schedule, parts.player, self.processes, parts.settings, parts.penalty, refills)
+            return InStep(self.schedule, parts.player, self.processes, parts.settings, refills)
         log = line_file(folder, "groups", self.processes.suffix)
-        return Overlapped(self.schedule, parts.player, self.processes, parts.settings, parts.penalty, stale, log)
+        return Overlapped(self.schedule, parts.player, self.processes, parts.settings, stale, log)
 
     @contextmanager
     def running(self) -> Iterator[None]:

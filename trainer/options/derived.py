@@ -16,7 +16,6 @@ from ..learning.corrections import CORRECTIONS
 from ..learning.groups import TREATMENTS, Treatment, Treatments
 from ..learning.losses import LOSSES
 from ..learning.settings import LearningSettings
-from ..rollout.overlong import OverlongPenalty
 from ..rollout.settings import PlaySettings, TokenBudgets
 from .config import AgentConfig
 
@@ -84,11 +83,6 @@ def learning_settings(args: AgentConfig) -> LearningSettings:
             "own": _own_options(args),
         }
     )
-
-
-def overlong_penalty(args: AgentConfig) -> OverlongPenalty:
-    """Return the penalty of episodes that come close to their token limit."""
-    return OverlongPenalty(limit=args.max_completion_length, buffer=args.overlong_buffer, penalty=args.overlong_penalty)
 
 
 def parse_treatments(given: Any) -> Treatments:

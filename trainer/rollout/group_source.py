@@ -17,7 +17,7 @@ from ..learning.groups import Group, form_groups
 from ..learning.settings import LearningSettings
 from ..models.distributed import Processes
 from .episode_player import EpisodePlayer
-from .overlong import OverlongPenalty
+from .overlong import charge_overlong
 from .schedule import Schedule
 
 
@@ -47,7 +47,6 @@ class GroupSource(ABC):
     player: EpisodePlayer
     processes: Processes
     settings: LearningSettings
-    penalty: OverlongPenalty
 
     @abstractmethod
     def play(self, index: int, step: int) -> PlayedRound:
@@ -76,8 +75,8 @@ class GroupSource(ABC):
 
     def conclude(self, episodes: Sequence[Episode]) -> None:
         """Give episodes that are over their final rewards; raise a ValueError if the estimator cannot take them."""
-        if self.penalty.buffer:
-            self.penalty.charge(episodes)
+        if self.settings.overlong_buffer:
+            charge_overlong(episodes, self.settings)
         self.settings.comparison.check(episodes)
 
     def form_groups(self, episodes: Sequence[Episode], played: PlayedRound) -> list[Group]:

@@ -27,17 +27,10 @@ from ..models.reference import ADAPTER, Reference, ReferenceSync
 from ..models.reward_model import RewardLike, as_reward_functions
 from ..models.update_memory import tokens_of_update
 from ..options.config import AgentConfig
-from ..options.derived import (
-    groups_per_process,
-    learning_settings,
-    overlong_penalty,
-    parts_of_round,
-    play_settings,
-)
+from ..options.derived import groups_per_process, learning_settings, parts_of_round, play_settings
 from ..options.sharding import has_master_weights
 from ..options.value_checks import unknown_names
 from ..rollout.episode_player import EpisodePlayer
-from ..rollout.overlong import OverlongPenalty
 from ..rollout.schedule import Rows, Schedule
 from ..rollout.stream import RowStream, Stream, is_stream
 from .generator_choice import (
@@ -67,7 +60,6 @@ class Parts:
     player: EpisodePlayer
     pad_id: int  # of the token that fills rows
     settings: LearningSettings
-    penalty: OverlongPenalty
     train_dataset: Rows | RowStream | None
     schedule: Schedule  # of these rows; without rows if there are none
 
@@ -213,7 +205,6 @@ def make_parts(
         player=player,
         pad_id=padding_id(tokenizer, player.policy.chat),
         settings=learning_settings(args),
-        penalty=overlong_penalty(args),
         train_dataset=given[0],
         schedule=schedule_of(args, () if given[0] is None else given[0]),
     )
