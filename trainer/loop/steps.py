@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ class Steps:
             self.counts,
             head=self.scorer.head,
             with_entropy=with_entropy,
-            watch=self.log.watch(micro_batch),
+            watch=partial(self.log.watch, micro_batch),
             images=self.scorer.images,
         )
         for weight, part in metrics:

@@ -39,9 +39,6 @@ _SETTINGS = """
 SETTINGS = _SETTINGS.split()
 """The options that the first line holds, beside those of the comparison and `reward_weights`."""
 
-Watch = Callable[[Tensor], None]
-"""Takes the log-probabilities (B, T) of a micro-batch, which have a gradient."""
-
 
 @dataclass(kw_only=True, slots=True)
 class _Update:
@@ -114,22 +111,20 @@ class LearningLog:
             return "no tokens"
         return "left" if self._settings.truncated.get(episode.stop) == "leave" else None
 
-    def watch(self, batch: MicroBatch) -> Watch | None:
-        """Return a function that takes the log-probabilities of a micro-batch; None if no row of it is recorded."""
-        if not self._samples:
-            return None
+    def watch(self, batch: MicroBatch, logprobs_BT: Tensor) -> None:
+        """Keep the log-probabilities of a micro-batch, and their gradient once it is known, if a row is recorded."""
+        if not self._samples:  # without it, reading the numbers would wait for the device
+            return
         length, keep = batch["inputs"]["input_ids"].shape[1], batch["mask"].shape[1]
-        rows = [(row, number) for row, number in enumerate(batch["numbers"].tolist()) if number in self._samples]
-        places = {row: completion_slice(self._samples[number][1], length, keep) for row, number in rows}
-
-        def watch(logprobs_BT: Tensor) -> None:
-            update = _Update(
-                rows=[(row, number, places[row]) for row, number in rows], logprobs_BT=logprobs_BT.detach()
-            )
+        rows = [
+            (row, number, completion_slice(self._samples[number][1], length, keep))
+            for row, number in enumerate(batch["numbers"].tolist())
+            if number in self._samples
+        ]
+        if rows:
+            update = _Update(rows=rows, logprobs_BT=logprobs_BT.detach())
             logprobs_BT.register_hook(lambda gradient_BT: setattr(update, "gradient_BT", gradient_BT.detach()))
             self._updates.append(update)
-
-        return watch if rows else None
 
     def finish_step(self, step: int, *, skipped: bool = False) -> None:
         """Write the updates of an optimiser step of this number; none if the weights stayed as they were."""
