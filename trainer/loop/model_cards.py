@@ -20,6 +20,7 @@ from ...records.files.model_card import CardFacts, model_card
 from ...records.files.run import Run
 from ...records.files.run_files import line_files
 from ..models.adapters import has_adapter
+from ..models.contexts import file_bars
 from ..run_log.run_folder import RunFolder
 from ..setup.parts import Parts
 from .training_loop import TrainingLoop
@@ -45,7 +46,8 @@ class WritesModelCard(HookedTrainer[TrainingLoop]):
 
         A `README.md` without metadata of the Hub, such as that of a project, is left alone.
         """
-        super().save_model(output_dir, _internal_call)
+        with file_bars(shown=not self.args.disable_tqdm):
+            super().save_model(output_dir, _internal_call)
         folder = Path(output_dir or self.args.output_dir or ".")
         card = folder / CARD
         is_free = not card.exists() or card.read_text().startswith("---\n")

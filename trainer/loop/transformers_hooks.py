@@ -26,7 +26,6 @@ from transformers.trainer_utils import TrainOutput
 
 from ..learning.samples import MicroBatch
 from ..models.adapters import has_adapter, load_adapters
-from ..models.contexts import file_bars
 from ..models.sharding import whole
 
 
@@ -175,10 +174,6 @@ class HookedTrainer(Trainer, Generic[LoopT]):
         is_of_training = "loss" in logs or "train_loss" in logs  # a step's, or the summary after the last one
         if not is_of_training or self.loop.complete(logs):
             super().log(logs, start_time)
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        with file_bars(shown=not self.args.disable_tqdm):
-            super().save_model(output_dir, _internal_call)
 
     # Private names, for which there is no public way.
 
