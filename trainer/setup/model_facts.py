@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, GenerationConfig
 
 from ...envs.core import Message, ToolSchema
 from ...envs.images import Image
 from ..chat.chat_format import ChatFormat
 from ..models.images import ImageEncoder
-from ..models.internals import load_processor, takes_images
 from ..options.algorithms import GRPOConfig
 from .loading import auto_class
 from .model_name import check_model_name
 from .player import end_token_ids
+from .processing import load_processing
 
 IMAGE_SIZES = ((512, 384), (1280, 720))
 
@@ -74,9 +74,7 @@ def model_facts(
         context=getattr(text_config, "max_position_embeddings", None),
     )
     try:
-        processor = load_processor(model, config, {}) if takes_images(config) else None
-        images = None if processor is None else ImageEncoder(processor)
-        tokenizer = AutoTokenizer.from_pretrained(model) if processor is None else processor.tokenizer
+        tokenizer, images = load_processing(empty, None)
         chat = ChatFormat(tokenizer, tool_format=tool_format, end_token_ids=_end_ids(model), images=images)
         facts.image_costs = [] if images is None else [_cost_of_image(chat, images, *size) for size in IMAGE_SIZES]
         for _, tools in prompts:
