@@ -7,15 +7,12 @@ lives from the opening of the pool to its closing.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import copy
-import os
 import warnings
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from functools import cache
 from typing import Any, Self, TypeVar, overload
 
 from ..base import Executor
@@ -30,7 +27,7 @@ from .states import PoolOptions, PoolStatistics
 
 Kind = TypeVar("Kind", bound=Sandbox)
 
-EXIT_SECONDS = 1.0  # for a loop in another thread to end a pool's task when the interpreter exits
+_DROPPED = "an ExecutorPool was dropped while it was open: use `async with pool`, or `await pool.close()`"
 
 _pools: weakref.WeakKeyDictionary[Sandbox, ExecutorPool] = weakref.WeakKeyDictionary()  # see `pool_of`
 
@@ -92,7 +89,9 @@ class ExecutorPool:
         self._counters = PoolStatistics()
         self._scheduler: Scheduler | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._keeper: asyncio.Task[None] | None = None  # closes the boxes when it is cancelled
+        self._life: AsyncGenerator[None, None] | None = None  # closes the boxes at its end
+        self._ending: asyncio.Future[None] | None = None  # of `_life`
+        self._dropped: weakref.finalize[[str, type[Warning]], ExecutorPool] | None = None  # warns
         self._is_users = True  # False for a pool that nobody but its executor knows, and that goes with it
 
     async def __aenter__(self) -> Self:
@@ -117,7 +116,7 @@ class ExecutorPool:
             PoolLoopError: the pool is open in another event loop.
         """
         opened = self._scheduler is None
-        scheduler = self._scheduler_here()
+        scheduler = await self._scheduler_here()
         try:
             await scheduler.warm_up()
         except BaseException:
@@ -140,7 +139,8 @@ class ExecutorPool:
             SandboxClosedError: the pool was closed meanwhile.
             PoolLoopError: the pool is open in another event loop.
         """
-        await self._scheduler_here().prepare(map(check_template, executors), wait=wait)
+        scheduler = await self._scheduler_here()
+        await scheduler.prepare(map(check_template, executors), wait=wait)
 
     @overload
     def lease(
@@ -188,7 +188,7 @@ class ExecutorPool:
         loop = asyncio.get_running_loop()
         template = self.template if executor is None else check_template(executor)
         patience = self.lease_timeout if timeout is None else check_timeout(timeout)
-        scheduler = self._scheduler_here()
+        scheduler = await self._scheduler_here()
         box, leased = await scheduler.acquire(template, patience, fresh=fresh, priority=priority)
         try:
             await leased.begin()
@@ -199,14 +199,16 @@ class ExecutorPool:
             else:  # a synchronous `close` ends the lease from the loop that runs coroutines for such methods
                 loop.call_soon_threadsafe(scheduler.release, box)
 
-    def _scheduler_here(self) -> Scheduler:
+    async def _scheduler_here(self) -> Scheduler:
         """Return the scheduler, which must be the running event loop's. Opens the pool."""
         loop = asyncio.get_running_loop()
         if self._scheduler is None:
             self._scheduler, self._loop = Scheduler(self.template, self._options, self._counters), loop
-            self._keeper = loop.create_task(_keep(self._scheduler))
-            self._finish_by(self._keeper, loop)
-            _open_pools().add(self)
+            self._life = _until_closed(self._scheduler, weakref.WeakMethod(self._forget))
+            if self._is_users:
+                self._dropped = weakref.finalize(self, warnings.warn, _DROPPED, ResourceWarning)
+                self._dropped.atexit = False
+            await anext(self._life)  # this returns at once; from now on the loop knows the generator
         elif self._loop is not loop:
             raise PoolLoopError(
                 "an ExecutorPool belongs to the event loop that first leased from it, and this is another loop: "
@@ -238,65 +240,31 @@ class ExecutorPool:
                 "or run that loop with asyncio.run, which does so"
             )
 
-    async def _end(self, *, close_boxes: bool = True) -> None:
-        if self._keeper is not None and self._scheduler is not None:
-            self._scheduler.closing, self._scheduler.close_boxes = True, close_boxes
-            self._keeper.cancel()
-            await finish(asyncio.wait({self._keeper}))
-
-    def _finish_by(self, keeper: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
-        """Forget a keeper that has ended; end one whose pool was dropped. Both hold no pool, or it would never go."""
-        forget = weakref.WeakMethod(self._forget)
-        dropped = weakref.finalize(self, _drop, keeper, loop, warn=self._is_users)
-        dropped.atexit = False
-
-        def done(_: object) -> None:
-            dropped.detach()
-            if (method := forget()) is not None:
-                method()
-
-        keeper.add_done_callback(done)
+    async def _end(self) -> None:
+        if self._scheduler is not None and self._life is not None:
+            self._scheduler.closing = True
+            self._ending = self._ending or asyncio.ensure_future(self._life.aclose())
+            await finish(asyncio.wait({self._ending}))
 
     def _forget(self) -> None:
-        self._scheduler = self._loop = self._keeper = None
+        self._scheduler = self._loop = self._life = self._ending = None
+        if self._dropped is not None:
+            self._dropped.detach()
 
 
-def _drop(keeper: asyncio.Task[None], loop: asyncio.AbstractEventLoop, *, warn: bool) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(keeper.cancel)
-    if warn:
-        text = "an ExecutorPool was dropped while it was open: use `async with pool`, or `await pool.close()`"
-        warnings.warn(text, ResourceWarning, stacklevel=2)
+async def _until_closed(
+    scheduler: Scheduler, forget: weakref.WeakMethod[Callable[[], None]]
+) -> AsyncGenerator[None, None]:
+    """Close the boxes when this generator is ended: by `close`, or by the event loop.
 
-
-async def _keep(scheduler: Scheduler) -> None:
-    """Close the boxes when this is cancelled: by `close`, or by `asyncio.run`, which cancels all tasks at its end."""
-    try:
-        await asyncio.get_running_loop().create_future()
-    except asyncio.CancelledError:  # not `finally`: once its loop is closed, nothing can be awaited
-        if scheduler.close_boxes:
-            await finish(scheduler.shut_down())
-        raise
-
-
-@cache
-def _open_pools() -> weakref.WeakSet[ExecutorPool]:
-    """The pools whose tasks to end when the interpreter exits while their loops run in background threads.
-
-    asyncio would report these tasks as destroyed. The boxes are not closed: the engine's threads have ended by then,
-    and the boxes end with the process.
+    A loop ends a generator that has been dropped, as with its pool. `asyncio.run` ends all of them at its own end.
     """
-    pools: weakref.WeakSet[ExecutorPool] = weakref.WeakSet()
-    process = os.getpid()
-
-    def end_tasks() -> None:
-        for pool in list(pools) if os.getpid() == process else ():  # a forked child has no such thread
-            if pool._loop is not None and pool._loop.is_running():
-                with contextlib.suppress(TimeoutError):
-                    asyncio.run_coroutine_threadsafe(pool._end(close_boxes=False), pool._loop).result(EXIT_SECONDS)
-
-    atexit.register(end_tasks)
-    return pools
+    try:
+        yield
+    finally:
+        await finish(scheduler.shut_down())
+        if (method := forget()) is not None:
+            method()
 
 
 def pool_of(executor: Sandbox, **options: Any) -> ExecutorPool:

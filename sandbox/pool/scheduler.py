@@ -44,7 +44,6 @@ class Scheduler:
             failed=self._failed,
         )
         self.closing = False
-        self.close_boxes = True  # at the end; False where the interpreter exits first
         self._loop = asyncio.get_running_loop()
         self._waiters, self._registry = Waiters(), Registry()
         self._preparations = Preparations(self._prepared)

@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -28,6 +29,7 @@ from gymnast.sandbox import (
 
 from . import pools
 from .boxes import eventually, usable
+from .pools import inner
 
 no_process_left = pools.no_process_left
 
@@ -90,12 +92,12 @@ async def test_a_pool_that_is_dropped_while_its_loop_runs_is_closed(
     before, executor = asyncio.all_tasks(), LocalExecutor()
     pool = make(executor)
     async with pool.lease() as box:
-        assert await usable(box)
+        workspace = cast(LocalExecutor, inner(box)).workspace
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         del executor, pool
         gc.collect()
-        assert await eventually(lambda: asyncio.all_tasks() <= before, 10)
+        assert await eventually(lambda: not workspace.exists() and asyncio.all_tasks() <= before, 10)
     assert [(warning.category, "was dropped while it was open" in str(warning.message)) for warning in found] == [
         (ResourceWarning, True)
     ] * warnings_of_it
@@ -111,10 +113,7 @@ def test_a_pool_whose_loop_stands_still_says_so() -> None:
     loop.run_until_complete(use())
     with pytest.raises(PoolLoopError, match="close a pool in its own loop"):
         asyncio.run(pool.close())
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    loop.run_until_complete(asyncio.wait(tasks))  # a pool whose task has not ended warns when it is collected
+    loop.run_until_complete(eventually(lambda: len(asyncio.all_tasks(loop)) == 1, 5))  # the boxes are closed after all
     loop.close()
 
 
