@@ -6,16 +6,26 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
-from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry
+from ..base import Executor
 from ..box import Box, Process
 from ..box_image import BoxImage
 from ..errors import PoolLoopError, SandboxClosedError
 from ..lifecycle import RetireReason, Sandbox, State
 
 Kind = TypeVar("Kind", bound=Sandbox)
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _passed_on(method: Method) -> Method:
+    """Return the method of a lease that calls this method of its box."""
+
+    async def call(lease: Lease[Any], *arguments: Any, **options: Any) -> Any:
+        with lease._call() as box:
+            return await getattr(box, method.__name__)(*arguments, **options)
+
+    return cast(Method, call)
 
 
 class Lease(Sandbox, Generic[Kind]):
@@ -74,9 +84,7 @@ class Lease(Sandbox, Generic[Kind]):
         if self._over is None:
             raise SandboxClosedError("a leased box is closed by its pool: leave the `async with pool.lease()` instead")
 
-    async def ping(self, *, timeout: float = 2.0) -> None:
-        with self._call() as box:
-            await box.ping(timeout=timeout)
+    ping = _passed_on(Sandbox.ping)
 
     async def reset(self) -> None:
         with self._call() as box:
@@ -120,25 +128,11 @@ class LeasedExecutor(Lease[Executor], Executor):
         for path, data in self._files.items():
             await self.write_file(path, data)
 
-    async def python(self, code: str, *, timeout: float = DEFAULT_TIMEOUT) -> ExecutionResult:
-        with self._call() as box:
-            return await box.python(code, timeout=timeout)
-
-    async def bash(self, command: str, *, timeout: float = DEFAULT_TIMEOUT) -> ExecutionResult:
-        with self._call() as box:
-            return await box.bash(command, timeout=timeout)
-
-    async def write_file(self, path: str, data: bytes | str) -> None:
-        with self._call() as box:
-            await box.write_file(path, data)
-
-    async def read_file(self, path: str) -> bytes:
-        with self._call() as box:
-            return await box.read_file(path)
-
-    async def list_files(self, path: str = ".", *, recursive: bool = False) -> list[FileEntry]:
-        with self._call() as box:
-            return await box.list_files(path, recursive=recursive)
+    python = _passed_on(Executor.python)
+    bash = _passed_on(Executor.bash)
+    write_file = _passed_on(Executor.write_file)
+    read_file = _passed_on(Executor.read_file)
+    list_files = _passed_on(Executor.list_files)
 
     async def offer(self, functions: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
         with self._call() as box:
@@ -164,9 +158,11 @@ class LeasedBox(Lease[Box], Box):
         super().__init__(box)
         self.capabilities = box.capabilities
 
-    async def exec(self, command: str | Sequence[str], **options: Any) -> ExecutionResult:
-        with self._call() as box:
-            return await box.exec(command, **options)
+    exec = _passed_on(Box.exec)
+    write_file = _passed_on(Box.write_file)
+    read_file = _passed_on(Box.read_file)
+    copy_in = _passed_on(Box.copy_in)
+    copy_out = _passed_on(Box.copy_out)
 
     @contextlib.asynccontextmanager
     async def _within(self, enter: Callable[[Box], AbstractAsyncContextManager[Any]]) -> AsyncIterator[Any]:
@@ -179,22 +175,6 @@ class LeasedBox(Lease[Box], Box):
 
     def snapshot(self) -> AbstractAsyncContextManager[BoxImage]:
         return self._within(lambda box: box.snapshot())
-
-    async def write_file(self, path: str, data: bytes | str, **options: Any) -> None:
-        with self._call() as box:
-            await box.write_file(path, data, **options)
-
-    async def read_file(self, path: str, **options: Any) -> bytes:
-        with self._call() as box:
-            return await box.read_file(path, **options)
-
-    async def copy_in(self, source: str | Path, target: str, **options: Any) -> None:
-        with self._call() as box:
-            await box.copy_in(source, target, **options)
-
-    async def copy_out(self, source: str, target: str | Path, **options: Any) -> list[str]:
-        with self._call() as box:
-            return await box.copy_out(source, target, **options)
 
     def variant(self, **options: Any) -> Box:  # of the box: a variant is not leased
         return self._box.variant(**options)
