@@ -140,7 +140,7 @@ class ExecutorPool:
             PoolLoopError: the pool is open in another event loop.
         """
         scheduler = await self._scheduler_here()
-        await scheduler.prepare(map(check_template, executors), wait=wait)
+        await scheduler.preparations.prepare(map(check_template, executors), wait=wait)
 
     @overload
     def lease(

@@ -9,46 +9,46 @@ from collections.abc import Callable, Hashable, Iterable
 
 from ..errors import EngineError, SandboxClosedError
 from ..lifecycle import Sandbox
-from .states import WaitingLine
 
 logger = logging.getLogger("gymnast.sandbox")
 
 
 class Preparations:
-    """Prepares each template once (`Sandbox.prepare`). The leases that wait for it are in a line of its own.
+    """Prepares each template once (`Sandbox.prepare`).
 
     Args:
-        done: told the key of a template whose preparation has ended, the line of its leases, and the error, if any.
+        done: told the key of a template whose preparation has ended, and the error, if any.
     """
 
-    def __init__(self, done: Callable[[Hashable, WaitingLine, BaseException | None], None]) -> None:
+    def __init__(self, done: Callable[[Hashable, BaseException | None], None]) -> None:
         self._tell = done
         self._ready: set[Hashable] = set()  # keys of templates
-        self._under_way: dict[Hashable, tuple[asyncio.Task[None], WaitingLine]] = {}
+        self._under_way: dict[Hashable, asyncio.Task[None]] = {}
 
-    def is_ready(self, key: Hashable, template: Sandbox) -> bool:
+    def begin(self, key: Hashable, template: Sandbox) -> asyncio.Task[None] | None:
+        """Prepare a template, unless that is under way; return the task, or None if there is nothing to do."""
         # Leases of boxes without an image are served in the order in which they came.
-        return key in self._ready or type(template).prepare is Sandbox.prepare
-
-    @property
-    def lines(self) -> list[WaitingLine]:
-        return [line for _, line in self._under_way.values()]
-
-    def begin(self, key: Hashable, template: Sandbox) -> WaitingLine:
-        """Prepare a template, unless that is under way; return the line for its leases."""
+        if key in self._ready or type(template).prepare is Sandbox.prepare:
+            return None
         if key not in self._under_way:
-            task = asyncio.get_running_loop().create_task(_prepare(template))
-            self._under_way[key] = task, WaitingLine()
+            self._under_way[key] = task = asyncio.get_running_loop().create_task(_prepare(template))
             task.add_done_callback(functools.partial(self._done, key))
-        return self._under_way[key][1]
+        return self._under_way[key]
+
+    async def finish(self, key: Hashable, template: Sandbox, timeout: float) -> bool:
+        """Wait until a template is ready, or the pool is closed; return False if that is late. Raises its error."""
+        task = self.begin(key, template)
+        if task is not None:
+            await asyncio.wait({task}, timeout=timeout)
+            if not task.done():
+                return False
+            if not task.cancelled():
+                task.result()
+        return True
 
     async def prepare(self, templates: Iterable[Sandbox], *, wait: bool) -> None:
         """Prepare templates; if `wait`, raise the first error after all are done."""
-        tasks = []
-        for template in templates:
-            if not self.is_ready(key := template.key, template):
-                self.begin(key, template)
-                tasks.append(self._under_way[key][0])
+        tasks = [task for template in templates if (task := self.begin(template.key, template)) is not None]
         if tasks and wait:
             await asyncio.wait(tasks)
             for task in tasks:
@@ -57,18 +57,18 @@ class Preparations:
                 task.result()
 
     async def stop(self) -> None:
-        tasks = [task for task, _ in self._under_way.values()]
+        tasks = list(self._under_way.values())
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
     def _done(self, key: Hashable, task: asyncio.Task[None]) -> None:
-        _, line = self._under_way.pop(key)
+        del self._under_way[key]
         error = None if task.cancelled() else task.exception()
         if error is None and not task.cancelled():
             self._ready.add(key)
-        self._tell(key, line, error)
+        self._tell(key, error)
 
 
 async def _prepare(template: Sandbox) -> None:

@@ -87,17 +87,14 @@ class WaitingLine:
     def without_priority(self) -> int:
         return len(self._others)
 
-    def append(self, waiter: Waiter) -> None:
-        self._of(waiter)[waiter] = None
-        waiter.line = self
-
-    def push_front(self, waiter: Waiter) -> None:
-        self.append(waiter)
-        self._of(waiter).move_to_end(waiter, last=False)
+    def add(self, waiter: Waiter, *, first: bool = False) -> None:
+        line = self._of(waiter)
+        line[waiter] = None
+        if first:
+            line.move_to_end(waiter, last=False)
 
     def remove(self, waiter: Waiter) -> None:
         del self._of(waiter)[waiter]
-        waiter.line = None
 
     def _of(self, waiter: Waiter) -> OrderedDict[Waiter, None]:
         return self._first if waiter.priority else self._others
@@ -106,13 +103,11 @@ class WaitingLine:
 class Queue(WaitingLine):
     """The waiters for whom no box is planned yet. Each subpool knows its own ones in this order."""
 
-    def append(self, waiter: Waiter) -> None:
-        super().append(waiter)
+    def add(self, waiter: Waiter, *, first: bool = False) -> None:
+        super().add(waiter, first=first)
         waiter.subpool.queued[waiter] = None
-
-    def push_front(self, waiter: Waiter) -> None:
-        super().push_front(waiter)
-        waiter.subpool.queued.move_to_end(waiter, last=False)
+        if first:
+            waiter.subpool.queued.move_to_end(waiter, last=False)
 
     def remove(self, waiter: Waiter) -> None:
         super().remove(waiter)
@@ -130,7 +125,6 @@ class Subpool:
     boxes: list[dict[PooledBox, None]] = field(default_factory=by_state)
     expecting: WaitingLine = field(default_factory=WaitingLine)
     queued: OrderedDict[Waiter, None] = field(default_factory=OrderedDict)  # those in the queue
-    waiting: int = 0  # in any line
     failures: int = 0  # boxes that could not be made, in a row
 
     @property
@@ -176,57 +170,26 @@ class PooledBox:
 
 @dataclass(eq=False)
 class Waiter:
-    """A lease that has no box yet."""
+    """A lease that has no box yet. It stands in one of these lines.
+
+    - the queue: no box is planned yet for these waiters;
+    - the slots: a box is being closed, and the waiter's box will be made in its place;
+    - `Subpool.expecting`: for each of these waiters a box of the subpool is on its way.
+    """
 
     subpool: Subpool
     turn: asyncio.Future[PooledBox]
     priority: bool
-    number: int = 0  # in the order of arrival
+    number: int  # in the order of arrival
     passed: float | None = None  # since when others are served out of turn, while this one is the first
     tried_again: bool = False
     line: WaitingLine | None = None
 
-
-class Waiters:
-    """All leases that have no box yet.
-
-    - `queue`: no box is planned yet for these waiters;
-    - `slots`: a box is being closed, and the waiter's box will be made in its place;
-    - `Subpool.expecting`: for each of these waiters a box of the subpool is on its way;
-    - a line of `Preparations`: their image is not ready.
-    """
-
-    def __init__(self) -> None:
-        self.queue, self.slots = Queue(), WaitingLine()
-        self._count = 0
-        self._arrived = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, waiter: Waiter, line: WaitingLine) -> None:
-        line.append(waiter)
-        self._count += 1
-        self._arrived += 1
-        waiter.number = self._arrived
-        waiter.subpool.waiting += 1
-
-    def remove(self, waiter: Waiter) -> None:
-        assert waiter.line is not None
-        waiter.line.remove(waiter)
-        waiter.subpool.register()
-        self._count -= 1
-        waiter.subpool.waiting -= 1
-
-    def move(self, waiter: Waiter, line: WaitingLine) -> None:
-        assert waiter.line is not None
-        waiter.line.remove(waiter)
-        line.append(waiter)
-        waiter.subpool.register()
-
-    def move_back(self, line: WaitingLine) -> None:
-        """Put the last waiter of a line to the front of the queue."""
-        waiter = line.last
-        line.remove(waiter)
-        self.queue.push_front(waiter)
-        waiter.subpool.register()
+    def move(self, line: WaitingLine | None, *, first: bool = False) -> None:
+        """Leave the line, if it stands in one, and stand in another one: at its end, or as the first."""
+        if self.line is not None:
+            self.line.remove(self)
+        if line is not None:
+            line.add(self, first=first)
+        self.line = line
+        self.subpool.register()
