@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
 
-async def finish(call: Coroutine[Any, Any, Result]) -> Result:
+async def finish(call: Coroutine[Any, Any, Result] | asyncio.Task[Result]) -> Result:
     """Await a call to its end even if this task is cancelled; then raise the cancellation.
 
     If the call fails too, its error is the cause of the cancellation.
@@ -27,6 +27,25 @@ async def finish(call: Coroutine[Any, Any, Result]) -> Result:
     if cancellation is not None:
         raise cancellation from (None if task.cancelled() else task.exception())
     return task.result()
+
+
+@contextlib.asynccontextmanager
+async def undone(
+    undo: Callable[[Result], Coroutine[Any, Any, Any]],
+) -> AsyncIterator[Callable[[Coroutine[Any, Any, Result]], Awaitable[Result]]]:
+    """Give a function that awaits a call to its end, as `finish` does; undo what such calls have made at the end."""
+    made: list[asyncio.Task[Result]] = []
+
+    def make(call: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
+        made.append(asyncio.create_task(call))
+        return finish(made[-1])  # so that nothing is made that nobody knows
+
+    try:
+        yield make
+    finally:
+        for task in made:
+            if not task.cancelled() and task.exception() is None:
+                await finish(undo(task.result()))
 
 
 async def stop(task: asyncio.Task[Any]) -> None:

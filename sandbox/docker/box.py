@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Hashable, Mapping
 from typing import Any, Self
 
 from ..arguments import checked_environment
 from ..box import Capability
 from ..box_image import BoxImage
+from ..cancellation import undone
 from ..errors import ImageError
 from ..host.box_client import BoxClient
 from ..host.connection import Connection
@@ -109,10 +110,15 @@ class DockerBox(DockerSandbox[BoxClient], SupervisedBox):
     async def snapshot(self) -> AsyncIterator[BoxImage]:
         """See `Box.snapshot`. The image's volumes are not in it. SandboxFileTooLargeError if it has over 16 GiB."""
         self._require_open()
-        async with self.engine, snapshots.taken(self.engine) as take:
+
+        def remove(image: str) -> Coroutine[Any, Any, None]:
+            return self.engine.call(snapshots.remove, self.engine.client, image)
+
+        async with self.engine, undone(remove) as make:
             async with self._frozen():
                 assert self._launched is not None
-                image = await take(self._launched.container, self.facts, labels.labels(self.limits.lifetime))
+                of = self._launched.container, self.facts, labels.labels(self.limits.lifetime)
+                image = await make(self.engine.talk(snapshots.COMMIT_SECONDS, snapshots.commit, *of))
             yield BoxImage.named(image, pull="never")
 
     async def prepare(self) -> None:

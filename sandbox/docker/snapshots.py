@@ -2,57 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import errno
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
-from ..cancellation import finish
 from ..errors import EngineError, file_error
 from ..images.image import ImageFacts
 from .box_options import GUEST_VARIABLES
 from .client import Client
 from .connect import StreamConnection, map_errors
-from .engine import Engine
 from .labels import LABEL, is_abandoned
 
 logger = logging.getLogger(__name__)
 
 TEMPORARY = f"{LABEL}.temporary"  # the label of images that their owner removes
-_COMMIT_SECONDS = 600.0  # for a container with gigabytes of new files
+COMMIT_SECONDS = 600.0  # for a container with gigabytes of new files
 _LARGEST = 16 << 30  # bytes of a snapshot: the engine writes the holes of a file out
 _REMOVALS, _PAUSE = 10, 0.5  # attempts, and seconds between them: boxes of the image may be ending
 
-Take = Callable[[str, ImageFacts, Mapping[str, str]], Awaitable[str]]
 
+def commit(stream: StreamConnection, container: str, facts: ImageFacts, labels: Mapping[str, str]) -> str:
+    """Make an image of a container's files, and return its id.
 
-@contextlib.asynccontextmanager
-async def taken(engine: Engine) -> AsyncIterator[Take]:
-    """Give a function that makes an image of a container's files and returns its id; remove the image at the end.
-
-    Its arguments are the container, the facts about the container's image, and the labels that name the owner.
+    `facts` are those of the container's image, and `labels` name the owner, who removes the image.
     """
-    commits: list[asyncio.Future[str]] = []
-
-    async def take(container: str, facts: ImageFacts, labels: Mapping[str, str]) -> str:
-        commits.append(asyncio.ensure_future(engine.talk(_COMMIT_SECONDS, _commit, container, facts, labels)))
-        return await finish(_result(commits[-1]))  # so that no image is made that nobody knows
-
-    try:
-        yield take
-    finally:
-        for commit in commits:
-            if not commit.cancelled() and commit.exception() is None:
-                await finish(engine.call(_remove, engine.client, commit.result()))
-
-
-async def _result(future: asyncio.Future[str]) -> str:
-    return await future
-
-
-def _commit(stream: StreamConnection, container: str, facts: ImageFacts, labels: Mapping[str, str]) -> str:
     found = stream.api.containers(size=True, filters={"id": container})
     if found and found[0].get("SizeRw", 0) > _LARGEST:
         raise file_error(errno.EFBIG, "/", f"a snapshot has at most {_LARGEST} bytes, got {found[0]['SizeRw']}")
@@ -64,7 +38,7 @@ def _commit(stream: StreamConnection, container: str, facts: ImageFacts, labels:
     return stream.api.commit(container, pause=False, conf=config)["Id"]
 
 
-def _remove(client: Client, image: str) -> None:
+def remove(client: Client, image: str) -> None:
     """Remove an image; if a box still uses it after some seconds, a warning says so."""
     from docker.errors import APIError, ImageNotFound
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from ..arguments import checked_environment
 from ..box import Capability
 from ..box_image import BoxImage
-from ..cancellation import finish
+from ..cancellation import undone
 from ..errors import EngineError
 from ..host.box_client import BoxClient
 from ..host.seccomp import box_seccomp, compiled_filter
@@ -88,14 +88,16 @@ class BwrapBox(BwrapSandbox[BoxClient], SupervisedBox):
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[BoxImage]:
         """See `Box.snapshot`."""
-        async with contextlib.AsyncExitStack() as removal:
+
+        async def remove(snapshot: Path) -> None:
+            await asyncio.to_thread(layers.remove_folder, snapshot)
+
+        async with undone(remove) as make:
             async with self._frozen():
                 assert self._process is not None
                 assert self._process.folder is not None
-                copying = asyncio.ensure_future(asyncio.to_thread(layers.take_snapshot, self._process.folder))
-                removal.push_async_callback(lambda: finish(_remove_snapshot(copying)))
-                await asyncio.wait([copying])
-            yield BoxImage(kind="rootfs", source=str(copying.result()))
+                snapshot = await make(asyncio.to_thread(layers.take_snapshot, self._process.folder))
+            yield BoxImage(kind="rootfs", source=str(snapshot))
 
     async def prepare(self) -> None:
         await asyncio.to_thread(layers.layers_of, self.image)
@@ -133,9 +135,3 @@ class BwrapBox(BwrapSandbox[BoxClient], SupervisedBox):
             "lifetime": self.limits.lifetime,
             "measured": size_of(self.limits.memory) if self._is_measured else 0,
         }
-
-
-async def _remove_snapshot(copying: asyncio.Future[Path]) -> None:
-    await asyncio.wait([copying])
-    if copying.exception() is None:
-        await asyncio.to_thread(layers.remove_folder, copying.result())
