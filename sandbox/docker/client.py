@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import EngineError, ImageError
 from ..images.image import ImageFacts
-from .connect import StreamConnection, engine_settings, make_api
+from .connect import StreamConnection, accepting, engine_settings, make_api
 from .labels import LABEL
 from .processor_time import forgive_processor_time
 
@@ -120,16 +120,9 @@ class Client:
 
     def remove_untagged(self, image: str) -> None:
         """Remove an image, given by its id, if it has no name left and no container or image uses it."""
-        from docker.errors import APIError, ImageNotFound
-
-        try:
+        with accepting(404, 409):
             if not self.api.inspect_image(image).get("RepoTags"):
                 self.api.remove_image(image)
-        except ImageNotFound:
-            pass
-        except APIError as error:
-            if error.status_code != 409:
-                raise
 
     # Containers.
 
@@ -188,12 +181,9 @@ class Client:
 
     def _state(self, container: str) -> str | None:
         """Return the state of a container, such as "running", or None if it does not exist."""
-        from docker.errors import NotFound
-
-        try:
+        with accepting(404):
             return self.api.inspect_container(container)["State"]["Status"]
-        except NotFound:
-            return None
+        return None
 
     def _removes_itself(self, container: str) -> bool:
         """Wait until a container is gone; return False if it is still there after some seconds."""
@@ -209,15 +199,8 @@ class Client:
         return True
 
     def _ask_to_remove(self, container: str) -> None:
-        from docker.errors import APIError, NotFound
-
-        try:
+        with accepting(404, 409):  # it is gone, or being removed
             self.api.remove_container(container, force=True, v=True)
-        except NotFound:
-            pass
-        except APIError as error:
-            if error.status_code != 409:  # it is being removed
-                raise
 
     @staticmethod
     def ran_out_of_memory(stream: StreamConnection, container: str) -> bool:

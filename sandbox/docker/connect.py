@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import EngineError, EngineUnansweredError
@@ -81,6 +81,18 @@ def map_errors(function: Callable[..., Result], *args: Any) -> Result:
         raise EngineError(f"the engine refused: {error.explanation or error}") from error
     except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError) as error:
         raise EngineUnansweredError(f"the engine does not answer: {error}") from error
+
+
+@contextlib.contextmanager
+def accepting(*statuses: int) -> Iterator[None]:
+    """Accept that the engine refuses with one of these: 404, as the thing is gone, or 409, as it is in use."""
+    from docker.errors import APIError
+
+    try:
+        yield
+    except APIError as error:
+        if error.status_code not in statuses:
+            raise
 
 
 def make_api(*, timeout: float, on_response: Callable[[Any], None] | None = None, **settings: Any) -> APIClient:

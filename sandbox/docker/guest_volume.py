@@ -10,6 +10,7 @@ from pathlib import Path
 from ..host.boot import BOOT
 from ..images.host_image import GUEST_FOLDER, guest_recipe, make_guest_archive
 from .client import Client
+from .connect import accepting
 from .engine import Engine
 from .labels import is_abandoned, labels
 from .snapshots import TEMPORARY
@@ -49,12 +50,9 @@ def _find(client: Client, name: str) -> str | None:
 
 
 def _labels(client: Client, volume: str) -> dict[str, str]:
-    from docker.errors import NotFound
-
-    try:
+    with accepting(404):
         return client.api.inspect_volume(volume)["Labels"] or {}
-    except NotFound:
-        return {}
+    return {}
 
 
 def _make(client: Client, name: str, archive: Path) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..errors import EngineError
 from . import guest_volume, snapshots
 from .client import Client
-from .connect import map_errors
+from .connect import accepting, map_errors
 from .engine import Engine
 from .images import MADE
 from .labels import is_abandoned, is_own
@@ -82,17 +82,11 @@ def _reap(client: Client) -> list[str]:
 
 
 def _prune(client: Client) -> list[str]:
-    from docker.errors import APIError
-
     made = client.api.images(filters={"reference": [f"{start}:*" for start in MADE.values()]})
     removed = []
     for name in (name for image in made for name in image["RepoTags"] or ()):
-        try:
+        with accepting(404, 409):  # it is gone already; a container uses it
             client.api.remove_image(name)
-        except APIError as error:
-            if error.status_code not in (404, 409):  # it is gone already; a container uses it
-                raise
-        else:
             removed.append(name)
     return removed
 
