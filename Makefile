@@ -20,7 +20,7 @@ NAMES = $(subst _,-,$(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help help-all train train-code train-tasks train-vision train-pretrained train-reverse-words pretrained test test-all test-long test-docker test-programs test-adapters test-vllm test-deepspeed test-pretrained test-lowest test-newest lint format docs bench gpu-kit clean distclean
+.PHONY: help help-all train train-code train-tasks train-vision train-pretrained train-reverse-words pretrained test test-all test-long test-docker test-programs test-adapters test-vllm test-deepspeed test-pretrained test-cgroups test-lowest test-newest lint format docs bench gpu-kit clean distclean
 
 # The text of a target is the comment behind it: "##" for users, "#-" for those who change gymnast.
 LIST = sed -nE 's/^([a-z-]+%?):.*$(1) (.*)/\1\t\2/p' Makefile | sed -E 's/^([a-z-]+)%/\1NAME/' | awk -F '\t' '{printf "make %-19s %s\n", $$1, $$2}'
@@ -90,6 +90,10 @@ test-deepspeed: $(VENV)/.dev .deepspeed/.stamp #- the tests that need DeepSpeed,
 test-pretrained: $(VENV)/.dev pretrained #- the tests of real text, with the model of make pretrained
 	@$(BIN)/python -m pytest tests/with_pretrained $(ARGS)
 
+# Some minutes: each user has a machine of its own, whose kernel is a program (User-Mode Linux).
+test-cgroups: $(VENV)/.dev .kernel/.stamp #- the tests of bubblewrap with control groups of version 2, on a kernel of their own
+	@$(BIN)/python -m pytest tests/with_cgroups $(ARGS)
+
 # A new .venv-newest has newer versions: remove the old one. torch is the one of constraints.txt in both, as pip finds its
 # CPU build.
 test-lowest: .venv-lowest/.stamp #- the tests with the lowest versions that pyproject.toml admits
@@ -150,7 +154,7 @@ clean: #- remove caches and build folders
 	  test ! -d $$folder || find $$folder -name __pycache__ -prune -exec rm -rf {} +; done
 
 distclean: clean #- remove .venv and its like as well
-	@rm -rf $(VENV) .real-tasks .venv-vllm .venv-adapters .venv-lowest .venv-newest .venv-peers .deepspeed
+	@rm -rf $(VENV) .real-tasks .venv-vllm .venv-adapters .venv-lowest .venv-newest .venv-peers .deepspeed .kernel
 
 # One stamp for each need; the development set holds those of training and vision.
 $(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/pip
@@ -219,6 +223,14 @@ OPERATORS = import torch; [torch.library.define(f"torchvision::{name}", "() -> (
 	@rm -rf .real-tasks
 	@$(PIP_INSTALL) --no-deps --ignore-requires-python --target .real-tasks/tasks harness-bench-fast==0.1.0
 	@$(PIP_INSTALL) --target .real-tasks/packages openpyxl pytest python-dotenv PyYAML tzdata
+	@touch $@
+
+# The package of Debian and Ubuntu, unpacked: this needs no root.
+.kernel/.stamp:
+	@command -v apt-get >/dev/null || { echo "error: User-Mode Linux comes from Debian or Ubuntu, and there is no apt-get" >&2; exit 1; }
+	@echo "fetching User-Mode Linux into .kernel ..."
+	@rm -rf .kernel && mkdir .kernel
+	@cd .kernel && apt-get -qq -o APT::Sandbox::User=root download user-mode-linux && dpkg -x user-mode-linux_*.deb . && rm user-mode-linux_*.deb
 	@touch $@
 
 # pip comes last when a venv is made: its presence says that the venv is whole.

@@ -135,10 +135,10 @@ class SupervisedSandbox(Sandbox, Generic[Guest]):
         opening.result()
 
     async def _open(self) -> None:
-        deadline = asyncio.timeout(self.start_timeout)
+        deadline: asyncio.Timeout | None = None
         try:
             await self._prepare()
-            async with deadline:
+            async with asyncio.timeout(self.start_timeout) as deadline:
                 connection = await self._launch()
                 self._box = box = self._guest(connection)
                 await self._boot(box)
@@ -146,7 +146,7 @@ class SupervisedSandbox(Sandbox, Generic[Guest]):
                 self._lost = ""
                 await self._fill()
         except BaseException as error:
-            late = deadline.expired()
+            late = deadline is not None and deadline.expired()
             self._give_up("it was not ready in time" if late else "it could not be started")
             if late:
                 message = f"the box was not ready within start_timeout={self.start_timeout:g} s"

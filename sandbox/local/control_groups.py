@@ -9,12 +9,15 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from ..limits import Limits, size_of
 
 _ROOT = Path("/sys/fs/cgroup")
-_REMOVAL_SECONDS = 2.0
+_NAME = "gymnast-"  # of a group; the owner's id follows
+_OF_SWAP = ("memory.swap.max", "memory.memsw.limit_in_bytes")
+_REMOVAL_SECONDS = 10.0  # on a busy machine a killed process takes its time
 RAN_OUT = 124  # an exit code
 
 
@@ -44,7 +47,9 @@ class ControlGroup:
         """Return the arguments of bubblewrap that show the box its memory, where the guest looks for it."""
         if "memory" not in self.folders:
             return []
-        return ["--ro-bind", str(self.folders["memory"]), str(_ROOT if self.is_unified else _ROOT / "memory")]
+        target = _ROOT if self.is_unified else _ROOT / "memory"
+        above = [part for folder in reversed(target.parents[:-1]) for part in ("--dir", str(folder))]
+        return [*above, "--ro-bind", str(self.folders["memory"]), str(target)]  # else only root could enter those above
 
     def _counter(self) -> Path:
         return self.folders["memory"] / ("memory.events" if self.is_unified else "memory.oom_control")
@@ -53,6 +58,9 @@ class ControlGroup:
         """Remove the folders, whose processes are ending. This blocks."""
         deadline = time.monotonic() + _REMOVAL_SECONDS
         for path in set(self.folders.values()):
+            with contextlib.suppress(OSError):  # it is gone, or this kernel has no such file
+                if (path / "cgroup.kill").exists():
+                    (path / "cgroup.kill").write_text("1")
             while path.exists() and time.monotonic() < deadline:
                 with contextlib.suppress(OSError):
                     path.rmdir()
@@ -61,30 +69,49 @@ class ControlGroup:
 
 def make_control_group(limits: Limits) -> ControlGroup:
     """Make a group that limits memory and processes, as far as this user may limit them."""
-    name = f"gymnast-{uuid.uuid4().hex[:12]}"
-    memory = str(size_of(limits.memory))
+    name = f"{_NAME}{os.getpid()}-{uuid.uuid4().hex[:12]}"
+    memory, pids = str(size_of(limits.memory)), {"pids.max": str(limits.pids)}
     is_unified = (_ROOT / "cgroup.controllers").exists()
-    wanted = {
-        "memory": {"memory.max": memory, "memory.swap.max": "0"}
-        if is_unified
-        else {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory},
-        "pids": {"pids.max": str(limits.pids)},
-    }
+    if is_unified:
+        files = {"memory": {"memory.max": memory, "memory.swap.max": "0"}, "pids": pids}
+        # A process is in one group only, which must limit both; where no such one can be made, the memory.
+        choices: tuple[tuple[str, ...], ...] = (("memory", "pids"), ("memory",), ("pids",))
+    else:
+        files = {"memory": {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory}, "pids": pids}
+        choices = (("memory",), ("pids",))
     folders: dict[str, Path] = {}
-    for controller, files in wanted.items():
-        parent = _parent(controller, is_unified)
-        if parent is not None and _limit(parent / name, files):
-            folders[controller] = parent / name
+    for controllers in choices:
+        parent = _parent(controllers, is_unified)
+        if parent is None:
+            continue
+        reap(parent)
+        values = {file: value for controller in controllers for file, value in files[controller].items()}
+        if _limit(parent / name, values):
+            folders |= dict.fromkeys(controllers, parent / name)
+            if is_unified:
+                break
     return ControlGroup(folders=folders, is_unified=is_unified)
 
 
-def _parent(controller: str, is_unified: bool) -> Path | None:
-    """Return the group below which this user may make one that limits a resource."""
+@cache
+def reap(parent: Path) -> None:
+    """Remove the groups that dead processes have left in this one; once a process.
+
+    They are left where the owner of a box was killed together with the shell that removes its group.
+    """
+    for folder in parent.glob(f"{_NAME}*-*"):
+        if not os.path.exists(f"/proc/{folder.name.removeprefix(_NAME).partition('-')[0]}"):
+            with contextlib.suppress(OSError):  # its processes are still ending, or another process was faster
+                folder.rmdir()
+
+
+def _parent(controllers: tuple[str, ...], is_unified: bool) -> Path | None:
+    """Return the group below which this user may make one that limits these resources; of version 1, only one."""
     lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
     own = next(
-        (path for _, names, path in lines if (names == "" if is_unified else controller in names.split(","))), ""
+        (path for _, names, path in lines if (names == "" if is_unified else controllers[0] in names.split(","))), ""
     )
-    root = _ROOT if is_unified else _ROOT / controller
+    root = _ROOT if is_unified else _ROOT / controllers[0]
     folder = root / own.lstrip("/")
     if not folder.exists():  # the path of another namespace
         folder = root
@@ -93,7 +120,9 @@ def _parent(controller: str, is_unified: bool) -> Path | None:
     # A group with processes of its own, as that of this process, can limit none below it.
     for parent in (folder, *folder.parents):
         with contextlib.suppress(OSError):
-            if controller in (parent / "cgroup.subtree_control").read_text().split() and os.access(parent, os.W_OK):
+            is_shared = set(controllers) <= set((parent / "cgroup.subtree_control").read_text().split())
+            # To move a process one must be allowed to write to the list of the group above the old and the new one.
+            if is_shared and all(os.access(path, os.W_OK) for path in (parent, parent / "cgroup.procs")):
                 return parent
         if parent == root:
             break
@@ -101,11 +130,11 @@ def _parent(controller: str, is_unified: bool) -> Path | None:
 
 
 def _limit(folder: Path, files: Mapping[str, str]) -> bool:
-    """Make a group and set its limits. The first one must hold; a kernel that counts no swap lacks the second."""
+    """Make a group and set its limits. A kernel that counts no swap has no file for it."""
     try:
-        folder.mkdir(exist_ok=True)
-        for number, (file, value) in enumerate(files.items()):
-            if number == 0 or (folder / file).exists():
+        folder.mkdir()
+        for file, value in files.items():
+            if file not in _OF_SWAP or (folder / file).exists():
                 (folder / file).write_text(value)
         return os.access(folder / "cgroup.procs", os.W_OK)
     except OSError:

@@ -75,6 +75,15 @@ def new_box(layers: list[Path]) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=f"{_BOX}{os.getpid()}-"))
     for name in ("upper", "work", "root"):
         (folder / name).mkdir(mode=0o755)
+    try:
+        os.setxattr(folder / "upper", "user.gymnast", b"")
+    except OSError as error:
+        shutil.rmtree(folder)
+        # A folder that code removes and makes anew would show the files of the image again.
+        raise EngineError(
+            f"{folder.parent} is on a file system without attributes of users, such as one in memory before Linux 6.6: "
+            f"let TMPDIR name a folder on a disk ({error.strerror})"
+        ) from None
     for number, layer in enumerate(layers):
         (folder / str(number)).symlink_to(layer)
     hosts = next((path for layer in layers if (path := layer / "etc/hosts").exists()), None)

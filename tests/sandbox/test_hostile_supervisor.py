@@ -291,3 +291,17 @@ async def test_a_cleanup_does_not_spin_under_anyio() -> None:
     del selector.select
     assert scope.cancelled_caught
     assert passes < 50  # it was once thousands
+
+
+class UnpreparedBox(CounterfeitBox):
+    """A box that takes long to get ready for its start, as one does whose image is unpacked first."""
+
+    async def _prepare(self) -> None:
+        await asyncio.sleep(self.start_timeout)
+
+
+async def test_the_preparation_does_not_count_as_time_of_the_start() -> None:
+    box = UnpreparedBox()
+    box.start_timeout = 0.5
+    async with box:
+        assert (await run(box)).value == "42"
