@@ -88,7 +88,7 @@ def open_once(browser: Browser, url: str) -> dict[str, float]:
     loaded = "performance.getEntriesByType('navigation')[0].loadEventEnd"
     figures = {"first_paint": page.evaluate(paint), "loaded": page.evaluate(loaded)}
     started = time.perf_counter()
-    page.evaluate("go({episode: run.count - 1, view: 'tokens'})")
+    page.evaluate("go({episode: run.episodes.length - 1, view: 'tokens'})")
     page.wait_for_selector("[data-view=tokens] .tok[tabindex]")
     figures["open_an_episode"] = 1000 * (time.perf_counter() - started)
     page.close()

@@ -1,4 +1,4 @@
-"""The index of a page: everything that a list, a filter or a curve shows, in columns."""
+"""The index of a page: everything that a list, a filter or a curve shows."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import count
 from typing import Any
 
 from ...envs.runtime.verdict import EXPECTED
 from ...records.alarms.alarms import find_alarms
 from ...records.alarms.why import explain
 from ...records.evaluations.pass_at_k import pass_at_each_k
-from ...records.files.episodes import TRUNCATIONS, EpisodeRow
+from ...records.files.episodes import EpisodeRow
 from ...records.files.run import Run
 
 CHUNK = 32
@@ -47,34 +46,11 @@ EVALUATION_CURVES = ("reward", "pass@1")
 
 def index_of(run: Run) -> dict[str, Any]:
     """Return the index of a run."""
-    # The number of each name, so that a column of names is a column of numbers.
-    groups, tasks, stops, tools, votes, parts = (defaultdict[Any, int](count().__next__) for _ in range(6))
     kind = "evaluation" if run.is_evaluation else "training"
-    if not run.is_evaluation:
-        _ = parts[kind]  # the first part, also while it has no episode
-    columns: dict[str, Callable[[EpisodeRow], Any]] = {
-        "step": lambda row: row.step,
-        "part": lambda row: parts[row.evaluation or kind],
-        "group": lambda row: groups[row.group],
-        "task": lambda row: tasks[row.task, row.question],
-        "member": lambda row: row.member,
-        "reward": lambda row: short(row.reward),
-        "success": lambda row: short(row.success),
-        "stop": lambda row: stops[row.stop],
-        "tokens": lambda row: row.tokens,
-        "turns": lambda row: row.turns,
-        "seconds": lambda row: short(row.seconds),
-        "tools": lambda row: sorted({tools[name] for name in row.tools}),
-        "errors": lambda row: len(row.errors),
-        "failed": lambda row: int(row.failure is not None),
-        "vote": lambda row: votes[row.vote],
-        "pull": lambda row: short(row.pull),
-        "cut": lambda row: row.cut,
-        "began": lambda row: round(row.began - first, 3) if row.began else None,
-    }
-    first = min((row.began for row in run.episodes if row.began), default=0.0)
+    titles = [row.evaluation or kind for row in run.episodes]
+    first = [kind] if not titles or not run.is_evaluation else []  # a training's rounds, also while none is recorded
+    parts = [*dict.fromkeys(first + titles)]
     explained = explain(run)
-    table = {name: [value(row) for row in run.episodes] for name, value in columns.items()}
     return {
         "title": run.folder.resolve().name,
         "kind": kind,
@@ -82,15 +58,10 @@ def index_of(run: Run) -> dict[str, Any]:
         "figures": figures_of(run) if run.is_evaluation else [],
         "changes": run.changes,
         "chunk": CHUNK,
-        "count": len(run.episodes),
-        "episodes": table,
-        "parts": [*parts] or [kind],
-        "groups": [*groups],
-        "tasks": [list(task) for task in tasks],
-        "stops": [*stops],
-        "truncations": sorted(TRUNCATIONS),
-        "tools": [*tools],
-        "votes": [*votes],
+        "episodes": [
+            _brief(row) | {"part": parts.index(title)} for row, title in zip(run.episodes, titles, strict=True)
+        ],
+        "parts": parts,
         "steps": [line["step"] for line in run.metrics],
         "curves": _curves(run),
         "alarms": [asdict(alarm) for alarm in find_alarms(run)],
@@ -99,6 +70,31 @@ def index_of(run: Run) -> dict[str, Any]:
         "expected": EXPECTED,
         "settings": run.settings,
         "tokens": run.tokens,
+    }
+
+
+def _brief(row: EpisodeRow) -> dict[str, Any]:
+    """Return the facts of an episode that the page shows without the episode itself."""
+    return {
+        "step": row.step,
+        "trained": row.evaluation is None,
+        "group": row.group,
+        "task": row.task,
+        "question": row.question,
+        "member": row.member,
+        "reward": short(row.reward),
+        "success": short(row.success),
+        "stop": row.stop,
+        "tokens": row.tokens,
+        "turns": row.turns,
+        "seconds": short(row.seconds),
+        "tools": [*dict.fromkeys(row.tools)],
+        "errors": len(row.errors),
+        "failed": row.failure is not None,
+        "truncated": row.is_truncated,
+        "vote": row.vote,
+        "pull": short(row.pull),
+        "cut": row.cut,
     }
 
 

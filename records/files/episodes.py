@@ -33,7 +33,6 @@ class EpisodeRow:
     reward: float | None
     success: float | None  # the environment's metric
     stop: str
-    began: float  # seconds since 1970; 0 in the records of an older version
     seconds: float
     turns: int
     tokens: int  # that the model sampled
@@ -98,7 +97,6 @@ def row_of(place: Place, line: Mapping[str, Any]) -> EpisodeRow:
         reward=None if episode["reward"] is None else float(episode["reward"]),  # infinity and NaN are strings
         success=None if (success := episode["metrics"].get("success")) is None else float(success),
         stop=episode["stop"],
-        began=episode.get("began", 0.0),  # records of version 0.1 have no times of day
         seconds=episode["seconds"],
         turns=len(turns),
         tokens=sum(turn["num_tokens"] for turn in turns),

@@ -103,7 +103,7 @@ def test_the_page_opens_on_the_episode_that_shows_why(browser: Browser, tmp_path
 
 def test_tokens_are_coloured_and_tell_their_figures(browser: Browser, trained: str) -> None:
     with opened(browser, trained) as page:
-        place = page.evaluate("run.episodes.pull.findIndex((pull) => pull > 0)")
+        place = page.evaluate("run.episodes.findIndex((row) => row.pull > 0)")
     with reading(browser, trained, "tokens", place) as page:
         token = page.locator(".tok[data-token][tabindex]").first
         assert token.evaluate("each => getComputedStyle(each).backgroundColor") != "rgba(0, 0, 0, 0)"
@@ -116,7 +116,7 @@ def test_tokens_are_coloured_and_tell_their_figures(browser: Browser, trained: s
 
 def test_why_this_advantage(browser: Browser, trained: str) -> None:
     with opened(browser, trained) as page:
-        place = page.evaluate("run.episodes.pull.findIndex((pull) => pull > 0)")
+        place = page.evaluate("run.episodes.findIndex((row) => row.pull > 0)")
     with reading(browser, trained, "why", place) as page:
         text = page.locator("#view").inner_text()
     assert "4 of 4 members vote in the baseline" in text

@@ -7,26 +7,26 @@ const MOST_COMPARED = 64;
 async function compareGroup(own, place) {
   const others = groupOf(place).filter((member) => member !== place);
   if (!others.length) return h("p.calm", {}, "This episode has no other member of its group in the records.");
-  const [table, first, columns] = await compare(own, place, others, (row) => `member ${row.member}`);
-  return h("div.compare", {}, table, sideBySide(first, chosenFirst(columns).slice(0, MOST_COLUMNS - 1)));
+  const [leaves, first, columns] = await compare(own, place, others, (row) => `member ${row.member}`);
+  return h("div.compare", {}, leaves, sideBySide(first, chosenFirst(columns).slice(0, MOST_COLUMNS - 1)));
 }
 
 /** The same task at other steps, and one of them beside this episode. */
 async function compareSteps(own, place) {
-  const { step, member, reward } = run.episodes;
-  const bySteps = [...Map.groupBy(sameTask(place), (other) => step[other])].sort(([one], [other]) => one - other);
+  const { step, member } = brief(place);
+  const bySteps = [...Map.groupBy(sameTask(place), (other) => brief(other).step)].sort(([one], [other]) => one - other);
   const history = h("div.history", {}, bySteps.map(([number, members]) =>
-    h("div.lane", { "aria-current": number === step[place] ? "true" : null },
+    h("div.lane", { "aria-current": number === step ? "true" : null },
       h("span.step", {}, `step ${number}`),
-      h("span.meta", {}, `reward ${show(mean(members.map((one) => reward[one]).filter((one) => one !== null)))}`),
+      h("span.meta", {}, `reward ${show(mean(rewardsOf(members.map(brief))))}`),
       h("div.cells", {}, members.map(cell)))));
-  const others = bySteps.filter(([number]) => number !== step[place])
-    .map(([, members]) => members.find((other) => member[other] === member[place]) ?? members[0]);
+  const others = bySteps.filter(([number]) => number !== step)
+    .map(([, members]) => members.find((other) => brief(other).member === member) ?? members[0]);
   if (!others.length) {
     return [history, h("p.calm", {}, "This task is recorded at this step only. Record more often (log_episodes_steps), or train on fewer tasks.")];
   }
-  const [table, first, columns] = await compare(own, place, others, (row) => `step ${row.step}, member ${row.member}`);
-  return [history, h("div.compare", {}, table, sideBySide(first, chosenFirst(columns).slice(0, 1)))];
+  const [leaves, first, columns] = await compare(own, place, others, (row) => `step ${row.step}, member ${row.member}`);
+  return [history, h("div.compare", {}, leaves, sideBySide(first, chosenFirst(columns).slice(0, 1)))];
 }
 
 function chosenFirst(columns) {
@@ -45,8 +45,8 @@ async function compare(own, place, others, nameOf) {
   const rows = columns.map(({ place, row, pieces, name }) =>
     h("tr", { "aria-current": place === state.with ? "true" : null, tabindex: 0, onclick: choose(place), onkeydown: onEnter(choose(place)) },
       h("th", { scope: "row" }, name), h("td", {}, show(row.reward)), h("td", {}, row.stop), h("td", {}, divergence(first.pieces, pieces, inWords))));
-  const head = ["compare with", "reward", "stop", `first divergent ${inWords ? "word" : "token"}`].map((name) => h("th", { scope: "col" }, name));
-  return [h("div.scroll", {}, h("table.others", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows))), first, columns];
+  const names = ["compare with", "reward", "stop", `first divergent ${inWords ? "word" : "token"}`];
+  return [table("table.others", null, names, rows), first, columns];
 }
 
 /** The tokens of the first completion, or the words of the messages, which a policy without tokens has: `{key, text, sampled}`. */

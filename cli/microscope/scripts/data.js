@@ -11,14 +11,15 @@ const chunks = new Map(); // number -> promise of its episodes
 const follows = document.body.dataset.follows === "yes";
 
 function prepare() {
-  const rewards = run.episodes.reward.filter((reward) => reward !== null);
+  run.episodes.forEach((row, place) => { row.place = place; });
+  const rewards = rewardsOf(run.episodes);
   rewardRange = rewards.reduce(([low, high], reward) => [Math.min(low, reward), Math.max(high, reward)], [Infinity, -Infinity]);
   showPart(part in run.parts ? part : 0);
 }
 
 function showPart(number) {
   part = number;
-  placesOfStep = Map.groupBy(placesWhere((place) => run.episodes.part[place] === part), (place) => run.episodes.step[place]);
+  placesOfStep = Map.groupBy(placesWhere((row) => row.part === part), (place) => brief(place).step);
   recordedSteps = [...placesOfStep.keys()].sort((one, other) => one - other);
 }
 prepare();
@@ -30,31 +31,27 @@ function isOneEvaluation() {
 
 /** The brief facts of an episode. */
 function brief(place) {
-  const columns = run.episodes;
-  const [task, question] = run.tasks[columns.task[place]];
-  const stop = run.stops[columns.stop[place]];
-  return {
-    place, task, question, stop, isTrained: run.parts[columns.part[place]] === "training", success: columns.success[place],
-    step: columns.step[place], group: run.groups[columns.group[place]], member: columns.member[place],
-    reward: columns.reward[place], tokens: columns.tokens[place], turns: columns.turns[place],
-    seconds: columns.seconds[place], errors: columns.errors[place], failed: columns.failed[place] === 1,
-    truncated: run.truncations.includes(stop), vote: run.votes[columns.vote[place]],
-    pull: columns.pull[place], cut: columns.cut[place], began: columns.began[place],
-  };
+  return run.episodes[place];
 }
 
 /** The places of all episodes that a test accepts. */
 function placesWhere(test) {
-  return Array.from({ length: run.count }, (_, place) => place).filter(test);
+  return run.episodes.filter(test).map((row) => row.place);
+}
+
+/** The rewards of the episodes that have one. */
+function rewardsOf(rows) {
+  return rows.map((row) => row.reward).filter((reward) => reward !== null);
 }
 
 function groupOf(place) {
-  const { step, group, member } = run.episodes;
-  return placesOfStep.get(step[place]).filter((other) => group[other] === group[place]).sort((one, other) => member[one] - member[other]);
+  const { step, group } = brief(place);
+  return placesOfStep.get(step).filter((other) => brief(other).group === group).sort((one, other) => brief(one).member - brief(other).member);
 }
 
 function sameTask(place) {
-  return placesWhere((other) => run.episodes.task[other] === run.episodes.task[place] && run.episodes.part[other] === run.episodes.part[place]);
+  const own = brief(place);
+  return placesWhere((row) => row.task === own.task && row.question === own.question && row.part === own.part);
 }
 
 /** The whole episode: `{episode, learning}`. */

@@ -3,18 +3,17 @@
 /** Make an element: `h("button.primary", {onclick: f, title: "Go"}, "text", node)`.
  *  Children are text or nodes and never HTML, so nothing that a transcript holds is interpreted. */
 function h(tag, attributes, ...children) {
-  const [name, ...classes] = tag.split(".");
-  const element = document.createElement(name);
-  return dress(element, classes, attributes, children);
+  return make("http://www.w3.org/1999/xhtml", tag, attributes, children);
 }
 
 /** The same for SVG. */
 function svg(tag, attributes, ...children) {
-  const [name, ...classes] = tag.split(".");
-  return dress(document.createElementNS("http://www.w3.org/2000/svg", name), classes, attributes, children);
+  return make("http://www.w3.org/2000/svg", tag, attributes, children);
 }
 
-function dress(element, classes, attributes, children) {
+function make(namespace, tag, attributes, children) {
+  const [name, ...classes] = tag.split(".");
+  const element = document.createElementNS(namespace, name);
   if (classes.length) element.setAttribute("class", classes.join(" "));
   for (const [key, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
@@ -24,6 +23,17 @@ function dress(element, classes, attributes, children) {
   }
   element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
   return element;
+}
+
+/** A table that scrolls where it is too wide; `tag` may have classes. */
+function table(tag, caption, names, rows) {
+  return h("div.scroll", {}, h(tag, {}, caption && h("caption", {}, caption),
+    h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows)));
+}
+
+/** Names and their values. */
+function facts(rows, tag = "dl.facts") {
+  return h(tag, {}, rows.filter(Boolean).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
 
 const MINUS = "−";

@@ -11,7 +11,7 @@ const VIEWS = {
 
 /** The names of the views of an episode; nothing was learned from one of an evaluation. */
 function viewsOf(row) {
-  return Object.keys(VIEWS).filter((name) => (name !== "why" || row.isTrained) && (name !== "steps" || !isOneEvaluation()));
+  return Object.keys(VIEWS).filter((name) => (name !== "why" || row.trained) && (name !== "steps" || !isOneEvaluation()));
 }
 
 /** The pane of one episode. */

@@ -12,34 +12,31 @@ function listed() {
   const accepts = {
     failed: (row) => row.failed, truncated: (row) => row.truncated, errors: (row) => row.errors > 0, cut: (row) => row.cut > 0,
   };
-  const toolNumber = run.tools.indexOf(tool);
-  const found = placesWhere((place) => {
-    if (run.episodes.part[place] !== part) return false;
-    if (!filtered && run.episodes.step[place] !== step) return false;
-    if (stop && run.stops[run.episodes.stop[place]] !== stop) return false;
-    if (tool && !run.episodes.tools[place].includes(toolNumber)) return false;
-    if (kind && !accepts[kind](brief(place))) return false;
-    if (!text) return true;
-    const { task, question, group } = brief(place);
-    return `${task} ${question} ${group}`.toLowerCase().includes(text);
+  const found = placesWhere((row) => {
+    if (row.part !== part) return false;
+    if (!filtered && row.step !== step) return false;
+    if (stop && row.stop !== stop) return false;
+    if (tool && !row.tools.includes(tool)) return false;
+    if (kind && !accepts[kind](row)) return false;
+    return !text || `${row.task} ${row.question} ${row.group}`.toLowerCase().includes(text);
   });
   const keys = {
-    best: (place) => -(run.episodes.reward[place] ?? -Infinity), worst: (place) => run.episodes.reward[place] ?? Infinity,
-    longest: (place) => -run.episodes.tokens[place], pull: (place) => -shareOfStep(place),
+    best: (place) => -(brief(place).reward ?? -Infinity), worst: (place) => brief(place).reward ?? Infinity,
+    longest: (place) => -brief(place).tokens, pull: (place) => -shareOfStep(place),
   };
-  const latestFirst = (one, other) => run.episodes.step[other] - run.episodes.step[one] || one - other;
+  const latestFirst = (one, other) => brief(other).step - brief(one).step || one - other;
   if (sort) found.sort((one, other) => keys[sort](one) - keys[sort](other) || latestFirst(one, other));
   else if (filtered) found.sort(latestFirst);
-  else if (run.parts[part] !== "training") worstTasksFirst(found);
-  return { places: found, isFlat: Boolean(filtered) };
+  const places = filtered || run.parts[part] === "training" ? found : worstTasks(found).flat();
+  return { places, isFlat: Boolean(filtered) };
 }
 
-/** Sort the episodes of an evaluation, which are recorded in the order in which they ended. */
-function worstTasksFirst(places) {
-  const { group, member, reward } = run.episodes;
-  const means = new Map([...Map.groupBy(places, (place) => group[place])]
-    .map(([name, members]) => [name, mean(members.map((place) => reward[place]).filter((one) => one !== null)) ?? -Infinity]));
-  places.sort((one, other) => means.get(group[one]) - means.get(group[other]) || group[one] - group[other] || member[one] - member[other]);
+/** The episodes of each task, the worst task first. An evaluation records them in the order in which they ended. */
+function worstTasks(places) {
+  const tasks = [...Map.groupBy(places, (place) => brief(place).group).values()];
+  const reward = new Map(tasks.map((members) => [members, mean(rewardsOf(members.map(brief))) ?? -Infinity]));
+  for (const members of tasks) members.sort((one, other) => brief(one).member - brief(other).member);
+  return tasks.sort((one, other) => reward.get(one) - reward.get(other));
 }
 
 /** The name of a step in the part that is looked at. */
@@ -49,15 +46,16 @@ function stepName(step) {
 
 /** The share of an episode in the gradients of its step; see why.js. */
 function shareOfStep(place) {
-  const total = pullOfStep(run.episodes.step[place]);
-  return total ? run.episodes.pull[place] / total : 0;
+  const { step, pull } = brief(place);
+  const total = pullOfStep(step);
+  return total ? pull / total : 0;
 }
 
 let pulls = { changes: null, of: new Map() };
 function pullOfStep(step) {
   if (pulls.changes !== run.changes) {
     pulls = { changes: run.changes, of: new Map() };
-    run.episodes.step.forEach((step, place) => pulls.of.set(step, (pulls.of.get(step) || 0) + run.episodes.pull[place]));
+    run.episodes.forEach(({ step, pull }) => pulls.of.set(step, (pulls.of.get(step) || 0) + pull));
   }
   return pulls.of.get(step) || 0;
 }
@@ -70,8 +68,8 @@ function sidebar() {
     reward && chart({ ...reward, steps: run.steps }, options),
     run.parts.length > 1 && h("div.row.chips.parts", { role: "group", "aria-label": "part of the run" }, run.parts.map((title, number) =>
       h("button.chip", { "aria-pressed": String(number === part), onclick: () => go({ part: number, step: null, episode: null }) }, title))),
-    run.count ? filters() : null,
-    run.count ? (isFlat ? flatList(places) : [!isOneEvaluation() && stepSwitch(), groupList(places)]) : null,
+    run.episodes.length ? filters() : null,
+    run.episodes.length ? (isFlat ? flatList(places) : [!isOneEvaluation() && stepSwitch(), groupList(places)]) : null,
   ];
 }
 
@@ -81,12 +79,14 @@ function filters() {
       h("option", { value: "" }, title), values.map((value) => h("option", { value, selected: state[name] === value }, value)));
   const chip = (name, value, title) =>
     h("button.chip", { "aria-pressed": String(state[name] === value), onclick: () => go({ [name]: state[name] === value ? null : value }) }, title);
+  const sorted = (names) => [...new Set(names)].sort();
   const learns = ([value]) => run.parts[part] === "training" || !["cut", "pull"].includes(value);
   const active = ["stop", "tool", "kind", "sort", "q"].some((name) => state[name]);
   return h("div.filters", {},
     h("input", { type: "search", name: "q", placeholder: "search tasks", "aria-label": "search tasks", value: state.q || "",
       oninput: (event) => go({ q: event.target.value || null }, { replace: true }) }),
-    h("div.row", {}, choose("stop", "any stop reason", [...run.stops].sort()), choose("tool", "any tool", [...run.tools].sort())),
+    h("div.row", {}, choose("stop", "any stop reason", sorted(run.episodes.map((row) => row.stop))),
+      choose("tool", "any tool", sorted(run.episodes.flatMap((row) => row.tools)))),
     h("div.row.chips", {},
       Object.entries(KINDS).filter(learns).map(([value, title]) => chip("kind", value, title)),
       Object.entries(SORTS).filter(learns).map(([value, title]) => chip("sort", value, title)),
@@ -103,14 +103,13 @@ function stepSwitch() {
 }
 
 function groupList(places) {
-  const groups = Map.groupBy(places, (place) => run.episodes.group[place]);
+  const groups = Map.groupBy(places, (place) => brief(place).group);
   return h("ol.groups", {}, [...groups.values()].map((members) => {
     const row = brief(members[0]);
-    const rewards = members.map((place) => run.episodes.reward[place]).filter((reward) => reward !== null);
-    const isFlat = new Set(rewards).size < 2;
+    const isFlat = new Set(rewardsOf(members.map(brief))).size < 2;
     return h("li", {},
       h("div.question", { title: row.group }, row.question || row.task),
-      h("div.cells", {}, members.map(cell), isFlat && row.isTrained && h("span.note", {}, "no spread")));
+      h("div.cells", {}, members.map(cell), isFlat && row.trained && h("span.note", {}, "no spread")));
   }));
 }
 

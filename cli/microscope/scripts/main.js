@@ -7,10 +7,10 @@ let state = {};
 function readState() {
   state = { episode: null, step: null, with: null, part: null };
   for (const [name, value] of new URLSearchParams(location.hash.slice(1))) state[name] = NUMBERS.includes(name) ? Number(value) : value;
-  if (!(state.episode >= 0 && state.episode < run.count)) state.episode = null;
+  if (!(state.episode >= 0 && state.episode < run.episodes.length)) state.episode = null;
   if (state.episode !== null) {
-    state.step ??= run.episodes.step[state.episode];
-    state.part = run.episodes.part[state.episode];
+    state.step ??= brief(state.episode).step;
+    state.part = brief(state.episode).part;
   }
   if (!(state.part in run.parts)) state.part = 0;
   if (state.part !== part) showPart(state.part);
@@ -21,8 +21,8 @@ function readState() {
 function go(changes, { replace = false } = {}) {
   const next = { ...state, ...changes };
   if (changes.episode !== undefined && changes.episode !== null) {
-    next.step = run.episodes.step[changes.episode];
-    next.part = run.episodes.part[changes.episode];
+    next.step = brief(changes.episode).step;
+    next.part = brief(changes.episode).part;
   }
   const known = Object.entries(next).filter(([name, value]) => value !== null && value !== undefined && value !== "" && (name !== "part" || value > 0));
   const address = `#${new URLSearchParams(known)}`;
@@ -124,11 +124,12 @@ const help = h("dialog.help", { "aria-label": "keys", onclick: (event) => { if (
 function summary() {
   if (run.kind === "evaluation") {
     const figures = run.figures.filter(({ name }) => ["pass@1", "reward"].includes(name)).map(({ name, value }) => `${name} ${show(value)}`);
-    return [plural(run.count, "episode"), `${plural(run.groups.length, "task")}`, ...figures].join(" · ");
+    const tasks = new Set(run.episodes.map((row) => row.group)).size;
+    return [plural(run.episodes.length, "episode"), plural(tasks, "task"), ...figures].join(" · ");
   }
   const rewards = run.curves.find((curve) => curve.name === "reward")?.values.filter((reward) => reward !== null) || [];
   const change = rewards.length > 1 ? `reward ${show(rewards[0])} → ${show(rewards[rewards.length - 1])}` : "";
-  return [plural(run.steps.length, "step"), plural(run.count, "recorded episode"), change].filter(Boolean).join(" · ");
+  return [plural(run.steps.length, "step"), plural(run.episodes.length, "recorded episode"), change].filter(Boolean).join(" · ");
 }
 
 function topBar() {

@@ -35,29 +35,26 @@ function curves() {
 
 /** The tasks of an evaluation, the worst first. */
 function taskTable() {
-  if (!run.count) return h("p.calm", {}, "No episode is over yet.");
-  const places = placesOfStep.get(state.step).slice();
-  worstTasksFirst(places);
-  const knowsSuccess = run.episodes.success.some((success) => success !== null);
+  if (!run.episodes.length) return h("p.calm", {}, "No episode is over yet.");
+  const knowsSuccess = run.episodes.some((row) => row.success !== null);
   const names = ["task", "episodes", knowsSuccess && "successes", "reward", "failed", "tool errors", "ends by"].filter(Boolean);
-  const rows = [...Map.groupBy(places, (place) => run.episodes.group[place]).values()].map((members) => {
+  const rows = worstTasks(placesOfStep.get(state.step)).map((members) => {
     const episodes = members.map(brief);
     const show1 = () => go({ episode: members[0] });
     const stops = [...new Set(episodes.map((row) => row.stop))].join(", ");
     return h("tr", { tabindex: 0, onclick: show1, onkeydown: onEnter(show1) },
       h("th.question", { scope: "row", title: episodes[0].group }, episodes[0].question || episodes[0].task), h("td", {}, show(episodes.length)),
       knowsSuccess && h("td", {}, show(episodes.filter((row) => row.success >= 1).length)),
-      h("td", {}, show(mean(episodes.map((row) => row.reward).filter((one) => one !== null)))),
+      h("td", {}, show(mean(rewardsOf(episodes)))),
       h("td", {}, show(episodes.filter((row) => row.failed).length)), h("td", {}, show(sum(episodes.map((row) => row.errors)))), h("td", {}, stops));
   });
-  return h("div.scroll", {}, h("table.steps.tasks", {}, h("caption", {}, "Tasks, the worst first"),
-    h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows)));
+  return table("table.steps.tasks", "Tasks, the worst first", names, rows);
 }
 
 /** The settings of `gymnast eval`. */
 function asked() {
   const known = Object.entries(run.asked).filter(([, value]) => value !== null);
-  return known.length > 0 && h("dl.facts.asked", {}, known.map(([name, value]) => [h("dt", {}, name), h("dd", {}, textOfValue(value))]));
+  return known.length > 0 && facts(known.map(([name, value]) => [name, textOfValue(value)]), "dl.facts.asked");
 }
 
 /** The recorded step that is nearest to a step. */
@@ -66,20 +63,18 @@ function nearestStep(step) {
 }
 
 function stepTable() {
-  if (!run.count) return h("p.calm", {}, "No episode is recorded: set log_episodes_steps in the training's configuration.");
+  if (!run.episodes.length) return h("p.calm", {}, "No episode is recorded: set log_episodes_steps in the training's configuration.");
   const cells = recordedSteps.map((step) => {
     const rows = placesOfStep.get(step).map(brief);
-    const rewards = rows.map((row) => row.reward).filter((reward) => reward !== null);
     const share = (test) => percent(rows.filter(test).length / rows.length);
     return h("tr", { tabindex: 0, onclick: () => go({ step, episode: null }), onkeydown: onEnter(() => go({ step })) },
-      h("th", { scope: "row" }, String(step)), h("td", {}, show(rows.length)), h("td", {}, show(mean(rewards))),
+      h("th", { scope: "row" }, String(step)), h("td", {}, show(rows.length)), h("td", {}, show(mean(rewardsOf(rows)))),
       h("td", {}, `${groupsWithSpread(rows)} of ${new Set(rows.map((row) => row.group)).size}`),
       h("td", {}, share((row) => row.failed)), h("td", {}, share((row) => row.truncated)),
       h("td", {}, show(sum(rows.map((row) => row.errors)))), h("td", {}, show(mean(rows.map((row) => row.tokens)))));
   });
   const names = ["step", "episodes", "reward", "groups with spread", "failed", "truncated", "tool errors", "tokens"];
-  return h("div.scroll", {}, h("table.steps", {}, h("caption", {}, "Recorded steps"),
-    h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, cells)));
+  return table("table.steps", "Recorded steps", names, cells);
 }
 
 function groupsWithSpread(rows) {

@@ -53,12 +53,13 @@ async function timeline({ episode }, place) {
     h("p.legend", {}, Object.entries(LANES).map(([kind, title]) => h("span.key", {}, h(`span.bar.${kind}`, {}), title))),
     rows,
     h("div.axis", {}, h("span", {}, "0"), h("span", {}, seconds(end / 2)), h("span", {}, seconds(end))),
-    h("dl.facts", {},
-      h("dt", {}, "waiting for the generator"), h("dd", {}, share(waited)),
-      h("dt", {}, "generation"), h("dd", {}, share(generation)),
-      h("dt", {}, "environment"), h("dd", {}, share(environment)),
-      h("dt", {}, "tools, in the environment"), h("dd", {}, share(tools)),
-      h("dt", {}, "start, reset and end"), h("dd", {}, share(Math.max(0, episode.seconds - waited - generation - environment)))),
+    facts([
+      ["waiting for the generator", share(waited)],
+      ["generation", share(generation)],
+      ["environment", share(environment)],
+      ["tools, in the environment", share(tools)],
+      ["start, reset and end", share(Math.max(0, episode.seconds - waited - generation - environment))],
+    ]),
     slowest(episode));
 }
 
@@ -67,6 +68,5 @@ function slowest(episode) {
   if (!calls.length) return null;
   const rows = calls.sort((one, other) => other.seconds - one.seconds).slice(0, 8).map((call) =>
     h("tr", {}, h("td", {}, String(call.turn)), h("th", { scope: "row" }, call.name), h("td", {}, call.outcome), h("td", {}, seconds(call.seconds))));
-  return h("div.scroll", {}, h("table", {}, h("caption", {}, "Slowest calls"),
-    h("thead", {}, h("tr", {}, ["turn", "tool", "outcome", "time"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows)));
+  return table("table", "Slowest calls", ["turn", "tool", "outcome", "time"], rows);
 }

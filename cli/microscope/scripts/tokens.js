@@ -108,7 +108,7 @@ function showTip(target, tokens) {
   const span = target.closest?.("[data-token]");
   if (!span) return hideTip();
   const token = tokens[Number(span.dataset.token)];
-  const facts = [
+  const known = [
     ["token", `${JSON.stringify(token.text)} · id ${token.id} · place ${token.place}`],
     ["origin", token.sampled ? "sampled by the model" : "environment or chat template; not learned from"],
     ["generator", token.logprob === undefined ? null : `log p ${show(token.logprob)} · p ${percent(Math.exp(token.logprob))}`],
@@ -117,7 +117,7 @@ function showTip(target, tokens) {
     ["∂loss/∂log p", token.influence === undefined ? null : signed(token.influence)],
     ["lost", token.clipped || token.cut ? [token.clipped && "clipped by the loss", token.cut && "cut by the correction"].filter(Boolean).join(", ") : null],
   ].filter(([, value]) => value !== null);
-  tip.replaceChildren(h("dl", {}, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])));
+  tip.replaceChildren(facts(known, "dl"));
   tip.hidden = false;
   const box = span.getBoundingClientRect();
   const width = tip.offsetWidth;

@@ -31,7 +31,7 @@ function printed(text) {
 
 function taskRow(row) {
   return h("details.task", { open: true }, h("summary", {}, "the task's row"),
-    h("dl.arguments", {}, row.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value?.digest ? picture(value) : textOfValue(value))])));
+    facts(row.map(([name, value]) => [name, value?.digest ? picture(value) : textOfValue(value)]), "dl.arguments"));
 }
 
 function toolSchemas(tools) {
@@ -113,9 +113,8 @@ function argumentTable(given) {
     try { values = JSON.parse(given); } catch { values = given; }
   }
   if (values === null || typeof values !== "object") return h("pre", {}, String(values));
-  const rows = Object.entries(values).map(([name, value]) =>
-    [h("dt", {}, name), h("dd", {}, typeof value === "string" ? value : JSON.stringify(value, null, 1))]);
-  return rows.length ? h("dl.arguments", {}, rows) : null;
+  const rows = Object.entries(values).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value, null, 1)]);
+  return rows.length ? facts(rows, "dl.arguments") : null;
 }
 
 function failure(title, { stage, type, message: text, traceback }) {

@@ -23,10 +23,6 @@ function panel(number, title, ...children) {
   return h("section.panel", {}, h("h3", {}, h("span.number", {}, String(number)), title), children);
 }
 
-function facts(rows) {
-  return h("dl.facts", {}, rows.filter(Boolean).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
-}
-
 function rewardPanel(episode, vote) {
   const parts = Object.entries(episode.reward_parts).map(([name, value]) => [name === "environment" ? "environment" : `reward function ${name}`, show(value)]);
   const turns = episode.turns.map((turn, index) => [`turn ${index + 1}`, turn.reward]).filter(([, value]) => value);
@@ -42,10 +38,10 @@ function baselinePanel(members, place, vote) {
   const rewards = voters.map((row) => row.reward);
   const centre = mean(rewards);
   const deviation = rewards.length > 1 ? Math.sqrt(sum(rewards.map((reward) => (reward - centre) ** 2)) / (rewards.length - 1)) : 0;
-  const table = h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["member", "reward", "vote"].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, rows.map((row) => h("tr", { "aria-current": row.place === place ? "true" : null },
-      h("td", {}, cell(row.place)), h("td", {}, show(row.reward)), h("td", {}, VOTES[row.vote] || "not recorded"))))));
-  return panel(2, `${show(voters.length)} of ${plural(rows.length, "member")} vote in the baseline`, table,
+  const votes = rows.map((row) => h("tr", { "aria-current": row.place === place ? "true" : null },
+    h("td", {}, cell(row.place)), h("td", {}, show(row.reward)), h("td", {}, VOTES[row.vote] || "not recorded")));
+  return panel(2, `${show(voters.length)} of ${plural(rows.length, "member")} vote in the baseline`,
+    table("table", null, ["member", "reward", "vote"], votes),
     facts([["mean of the voters", show(centre)], ["standard deviation", show(deviation)], ["estimator", estimatorText()], ["advantage", advantageText(vote)]]),
     h("p.equation", {}, equation(vote, rewards, centre, deviation)));
 }
@@ -97,5 +93,5 @@ function gradientPanel(place, learning) {
     ? `It took part in optimiser ${steps.length > 1 ? "steps" : "step"} ${steps.join(", ")}.`
     : "It took part in no recorded update: a sample whose advantages are 0 skips the forward and the backward pass.";
   return panel(4, `Its share of the step's gradient is ${percent(shareOfStep(place))}`,
-    h("p", {}, `${text} The share is that of Σ |∂loss/∂log p| over the loss tokens of this step's recorded episodes; an equal share would be ${percent(1 / placesOfStep.get(run.episodes.step[place]).length)}.`));
+    h("p", {}, `${text} The share is that of Σ |∂loss/∂log p| over the loss tokens of this step's recorded episodes; an equal share would be ${percent(1 / placesOfStep.get(brief(place).step).length)}.`));
 }
