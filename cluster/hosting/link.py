@@ -10,12 +10,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
-from ...envs.core import Message, StepResult, ToolSchema
+from gymnast import __version__
+
+from ...envs.core import ConfigurationError, Message, StepResult, ToolSchema
 from .caught_errors import CaughtError
 
 
 class HostLostError(Exception):
     """The host does not answer any more: it has ended, or the network to it is broken."""
+
+
+def check_version(place: str, theirs: str) -> None:
+    """Raise a ConfigurationError if a host has another version of gymnast than this process."""
+    if theirs != __version__:
+        raise ConfigurationError(
+            f"{place} has gymnast {theirs} (here {__version__}); install the same version on all machines"
+        )
 
 
 class Opened(NamedTuple):

@@ -12,14 +12,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from gymnast import __version__
+
 from ...envs.core import ConfigurationError
 from ...envs.registry import EnvironmentLike, EnvironmentSource
 from ...envs.runtime.threads import run_in_loop
 from ..hosting.host import EnvironmentHost
-from ..hosting.link import HostLink, HostLostError
+from ..hosting.link import HostLink, HostLostError, check_version
 from ..hosting.recipes import pack
 from ..hosting.remote_environments import RemoteEnvironments
-from ..hosting.versions import check_versions, versions
 from .joining import CHILDREN_END_THEMSELVES, PLACEMENT_SECONDS, Places, Resources, joined_ray, nodes_with, options_of
 
 START_SECONDS = 120.0  # for a process to start and to import what an environment needs
@@ -35,11 +36,11 @@ class HostActor(EnvironmentHost):
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         super().__init__(EnvironmentSource.of(pickle.loads(recipe)))
 
-    async def describe(self) -> tuple[str, dict[str, str]]:
-        """Return the node's address and id, and its versions."""
+    async def describe(self) -> tuple[str, str]:
+        """Return the node's address and id, and its version of gymnast. Ray has compared Python and itself."""
         import ray
 
-        return f"{ray.util.get_node_ip_address()} ({ray.get_runtime_context().get_node_id()[:8]})", versions()
+        return f"{ray.util.get_node_ip_address()} ({ray.get_runtime_context().get_node_id()[:8]})", __version__
 
 
 class RayLink(HostLink):
@@ -171,4 +172,4 @@ class RayEnvironments(RemoteEnvironments):
             ) from error
         for host, (name, theirs) in zip(self._hosts, answers, strict=True):
             host.name = name
-            check_versions(name, theirs)
+            check_version(name, theirs)

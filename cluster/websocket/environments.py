@@ -15,9 +15,8 @@ import aiohttp
 
 from ...envs.core import ConfigurationError
 from ...envs.runtime.threads import run_in_loop
-from ..hosting.link import HostLink, HostLostError
+from ..hosting.link import HostLink, HostLostError, check_version
 from ..hosting.remote_environments import RemoteEnvironments
-from ..hosting.versions import check_versions
 from .server import HEARTBEAT_SECONDS, TOKEN_VARIABLE
 from .wire import MAX_BYTES, from_text, to_text
 
@@ -184,10 +183,10 @@ async def _facts(url: str, session: aiohttp.ClientSession) -> list[str | None]:
             raise HostLostError(f"{url} answered with status {response.status}")
         try:
             facts = await response.json()
-            theirs, names = facts["versions"], facts["environments"]
+            theirs, names = facts["version"], facts["environments"]
         except (aiohttp.ContentTypeError, ValueError, TypeError, KeyError) as error:
             raise ConfigurationError(f"{url} is no server of `gymnast serve environments`") from error
-    check_versions(url, theirs)
+    check_version(url, theirs)
     return names
 
 

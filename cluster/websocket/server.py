@@ -11,11 +11,12 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from gymnast import __version__
+
 from ...envs.registry import EnvironmentSource
 from ...sandbox.cancellation import finish
 from ..hosting.caught_errors import CaughtError
 from ..hosting.host import EnvironmentHost
-from ..hosting.versions import versions
 from .wire import MAX_BYTES, from_text, to_text
 
 TOKEN_VARIABLE = "GYMNAST_CLUSTER_TOKEN"
@@ -70,7 +71,7 @@ class EnvironmentServer:
         return await handler(request)
 
     async def _facts(self, request: web.Request) -> web.Response:
-        return web.json_response({"versions": {"gymnast": versions()["gymnast"]}, "environments": self._names})
+        return web.json_response({"version": __version__, "environments": self._names})
 
     async def _calls(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(heartbeat=self._heartbeat, max_msg_size=MAX_BYTES, compress=False)

@@ -8,10 +8,11 @@ import threading
 
 import pytest
 
+from gymnast import __version__
 from gymnast.cluster import RayEnvironments
 from gymnast.cluster.hosting.caught_errors import CaughtError
+from gymnast.cluster.hosting.link import check_version
 from gymnast.cluster.hosting.recipes import pack
-from gymnast.cluster.hosting.versions import check_versions, versions
 from gymnast.cluster.on_ray.rollout_workers import WorkerHost
 from gymnast.envs import (
     Calculator,
@@ -56,11 +57,10 @@ async def test_closing_an_episode_ends_its_play_and_closes_its_environment() -> 
     assert ended.name == "CancelledError"
 
 
-def test_versions_are_compared_by_name() -> None:
-    check_versions("a host", versions())
-    theirs = versions() | {"Python": "3.9"}
-    with pytest.raises(ConfigurationError, match=r"a host has Python 3\.9 \(here 3\.\d+\); install the same versions"):
-        check_versions("a host", theirs)
+def test_another_version_of_gymnast_is_refused() -> None:
+    check_version("a host", __version__)
+    with pytest.raises(ConfigurationError, match=r"a host has gymnast 9\.9 \(here .+\); install the same version"):
+        check_version("a host", "9.9")
 
 
 def test_nothing_starts_ray_by_itself() -> None:

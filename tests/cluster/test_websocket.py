@@ -97,8 +97,8 @@ def test_the_token_and_the_version_are_checked_before_anything_else(monkeypatch:
     with served(Calculator) as url:
         with pytest.raises(ConfigurationError, match="refused the token: GYMNAST_CLUSTER_TOKEN must be the same"):
             WebSocketEnvironments([url], token="another")
-        monkeypatch.setattr("gymnast.cluster.websocket.server.versions", lambda: {"gymnast": "9.9"})
-        with pytest.raises(ConfigurationError, match=r"has gymnast 9\.9 \(here .*install the same versions"):
+        monkeypatch.setattr("gymnast.cluster.websocket.server.__version__", "9.9")
+        with pytest.raises(ConfigurationError, match=r"has gymnast 9\.9 \(here .*install the same version"):
             WebSocketEnvironments([url], token=TOKEN)
     with pytest.raises(ConfigurationError, match="no server of environments answers: ws://127"):
         WebSocketEnvironments([url], token=TOKEN)
