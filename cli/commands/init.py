@@ -6,17 +6,14 @@ import importlib.util
 import keyword
 import re
 import sys
-from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ..terminal.exits import CommandError
 
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
+TEMPLATE = Path(__file__).parents[1] / "template"
 
 
 def init(name: Annotated[Path, typer.Argument(help="The folder to make.")]) -> None:
@@ -29,7 +26,8 @@ def init(name: Annotated[Path, typer.Argument(help="The folder to make.")]) -> N
     def filled(text: str) -> str:
         return re.sub("|".join(words), lambda word: words[word.group()], text)
 
-    files = {filled(path): filled(file.read_text()) for path, file in _files(_template())}
+    found = [path for path in TEMPLATE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    files = {filled(path.relative_to(TEMPLATE).as_posix()): filled(path.read_text()) for path in found}
     paths = sorted(files, key=str.lower)
     if there := [path for path in paths if (name / path).exists()]:
         raise CommandError(f"{name} has files that would be overwritten: {', '.join(there)}")
@@ -38,18 +36,6 @@ def init(name: Annotated[Path, typer.Argument(help="The folder to make.")]) -> N
         (name / path).write_text(files[path])
     enter = "" if name.samefile(".") else f"cd {name}, then "
     typer.echo(f"made {name}/ with {', '.join(paths)}\nnext: {enter}pip install pytest && pytest")
-
-
-def _template() -> Traversable:
-    return resources.files("gymnast.cli") / "template"
-
-
-def _files(folder: Traversable, place: str = "") -> Iterator[tuple[str, Traversable]]:
-    for entry in folder.iterdir():
-        if entry.is_file():
-            yield place + entry.name, entry
-        elif entry.name != "__pycache__":
-            yield from _files(entry, f"{place}{entry.name}/")
 
 
 def _package_name(folder: str) -> str:
