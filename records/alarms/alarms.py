@@ -1,7 +1,7 @@
 """Alarms: what is wrong with a run, each with its cause.
 
-A training asks after each log, with metrics alone (`alarm_metrics`, `warn_of_alarms`). `gymnast why` and `gymnast view`
-ask afterwards, and name an episode that shows it where one was recorded (`find_alarms`). The checks are the same.
+A training asks after each log, with metrics alone (`alarm_metrics`). `gymnast why` and `gymnast view` ask afterwards,
+and name an episode that shows it where one was recorded (`find_alarms`). The checks are the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...envs.runtime.line_files import skipped
 from ...envs.runtime.places import at_place
 from ..files.episodes import TRUNCATIONS, EpisodeRow
 from ..files.run import Run
-from .causes import LIMITS, OF_EVALUATIONS, alike, blame
+from .causes import alike, blame, limit_of
 from .trends import LATEST, Logs, ends_of, has_converged, latest
 
 REPEATED = 3  # a tool's error is an alarm from this many calls on
@@ -35,6 +35,9 @@ USUAL_ENDS = ("stop/final_answer", "stop/env_terminated")
 
 TOOL_ERRORS = "alarms/tool_errors"
 """The metric of the alarm that needs the episodes of a round; the others are known from other metrics."""
+
+OF_THE_SAMPLER = ("alarms/gap", "alarms/sample_size", "alarms/rejected")
+"""The metrics of the alarms of which a training warns."""
 
 logger = logging.getLogger(__name__)
 
@@ -86,33 +89,21 @@ def find_alarms(run: Run) -> list[Alarm]:
     return [*broken, *sorted(found, key=lambda alarm: -alarm.share)]
 
 
-def alarm_metrics(history: Logs, log: Mapping[str, Any]) -> dict[str, float]:
+def alarm_metrics(
+    history: Logs, log: Mapping[str, Any], settings: Mapping[str, Any], *, warns: bool
+) -> dict[str, float]:
     """Return a metric `alarms/<name>` for each alarm: 1 if this log of a training step raises it, else 0.
 
-    Of the earlier logs in `history`, those of training steps count.
+    Of the earlier logs in `history`, those of training steps count. The settings are `correction` and
+    `correction_bounds`. If `warns`, warn of an alarm about the sampler that no earlier log of the run has raised.
     """
-    seen = Evidence(logs=_of_steps(history, log))
-    return {_metric(kind): float(any(True for _ in seen.alarms(kind))) for kind in CHECKS}
-
-
-def warn_of_alarms(history: Logs, log: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Warn of an alarm about the sampler that this log raises, unless an earlier log of the run raised it.
-
-    The log has the metrics of `alarm_metrics`; the settings are `correction` and `correction_bounds`.
-    """
-    seen = Evidence(logs=_of_steps(history, log), settings=settings)
-    for kind in ("gap", "sample size", "rejected"):
-        if log[_metric(kind)] and not any(earlier.get(_metric(kind)) for earlier in history):
-            for alarm in seen.alarms(kind):
+    seen = Evidence(logs=[*(earlier for earlier in history if "loss" in earlier), log], settings=settings)
+    found = {f"alarms/{kind.replace(' ', '_')}": [*seen.alarms(kind)] for kind in CHECKS}
+    for name in OF_THE_SAMPLER:
+        if warns and not any(earlier.get(name) for earlier in history):
+            for alarm in found[name]:
                 logger.warning("%s. %s", alarm.title, alarm.cause)
-
-
-def _of_steps(history: Logs, log: Mapping[str, Any]) -> Logs:
-    return [*(earlier for earlier in history if "loss" in earlier), log]
-
-
-def _metric(kind: str) -> str:
-    return f"alarms/{kind.replace(' ', '_')}"
+    return {name: float(bool(alarms)) for name, alarms in found.items()}
 
 
 def tool_error_alarm(episodes: Sequence[Episode]) -> float:
@@ -203,9 +194,8 @@ def _truncation(seen: Evidence) -> Iterator[Alarm]:
     if sum(shares.values()) > MANY_TRUNCATED:
         stop = max(shares, key=lambda stop: shares[stop])
         title = f"a limit cut {sum(shares.values()):.0%} of the latest episodes, most often {stop}"
-        limits = OF_EVALUATIONS if cut and cut[0].evaluation is not None else LIMITS
-        remedy = f"raise {limits.get(stop, 'the limit')}, or let the prompt ask for shorter answers"
-        cause = f"{shares[stop]:.0%} ended by {stop}: {remedy}."
+        limit = limit_of(stop, in_evaluation=bool(cut) and cut[0].evaluation is not None)
+        cause = f"{shares[stop]:.0%} ended by {stop}: raise {limit}, or let the prompt ask for shorter answers."
         yield Alarm("truncation", title, cause, seen.place(cut), share=sum(shares.values()))
 
 

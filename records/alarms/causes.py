@@ -21,10 +21,7 @@ LIMITS: Mapping[str, str] = {
     StopReason.TIME_LIMIT: "time_scale of the TaskEnv",
     StopReason.TIMEOUT: "episode_timeout",
 }
-"""The option that sets the limit behind a stop reason."""
-
-OF_EVALUATIONS = {**LIMITS, StopReason.TURN_TRUNCATED: "--max-tokens of gymnast eval, or max_turn_tokens of a trainer"}
-"""The same for an evaluation."""
+"""The option of a training for each stop reason that is a limit."""
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
@@ -38,6 +35,13 @@ class Cause:
     text: str
     weight: float  # the part of the reward that it explains, at most 1
     example: EpisodeRow  # an episode that shows it
+
+
+def limit_of(stop: str, *, in_evaluation: bool) -> str:
+    """Return the option that sets the limit behind a stop reason."""
+    if in_evaluation and stop == StopReason.TURN_TRUNCATED:
+        return "--max-tokens of gymnast eval, or max_turn_tokens of a trainer"
+    return LIMITS.get(stop, "that limit")
 
 
 def alike(message: str) -> str:
@@ -118,9 +122,8 @@ def _text(key: tuple[str, str], concerned: Sequence[EpisodeRow], rows: Sequence[
             said = f"{len(errors)} of {calls} calls of {errors[0].tool} end with the same error"
             return f"{said}: {errors[0].message}{at_place(errors[0].traceback)}"
         case "truncation":
-            limits = OF_EVALUATIONS if concerned[0].evaluation is not None else LIMITS
-            remedy = f"raise {limits[mark]}" if mark in limits else "raise that limit"
-            return f"{share} are cut by {mark}{earned}: {remedy}"
+            limit = limit_of(mark, in_evaluation=concerned[0].evaluation is not None)
+            return f"{share} are cut by {mark}{earned}: raise {limit}"
         case "malformed":
             return f"{share} end by malformed tool calls{earned}: read one of them"
         case "no calls":

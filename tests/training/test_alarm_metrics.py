@@ -9,7 +9,7 @@ import pytest
 
 from gymnast.envs import tool
 from gymnast.records import Run, find_alarms
-from gymnast.records.alarms.alarms import CHECKS, alarm_metrics, repeated, warn_of_alarms
+from gymnast.records.alarms.alarms import CHECKS, alarm_metrics, repeated
 
 from ..cli.made_runs import write_run
 from .buttons import Buttons, ShiftedGenerator, make_trainer, model
@@ -20,7 +20,7 @@ NAMES = {f"alarms/{kind.replace(' ', '_')}" for kind in CHECKS}
 
 def raised(history: list[Any]) -> list[str]:
     """The names of the alarms that a training raises at the last of these logs."""
-    metrics = alarm_metrics(history[:-1], history[-1])
+    metrics = alarm_metrics(history[:-1], history[-1], {}, warns=False)
     return [name.removeprefix("alarms/") for name, value in metrics.items() if value]
 
 
@@ -82,8 +82,7 @@ def test_a_sample_size_that_stays_low_warns_once_a_run(caplog: pytest.LogCapture
     history: list[dict[str, float]] = []
     for number, log in enumerate(logs("mismatch/ess", 0.4, 0.3, 0.9, 0.4, 0.4, 0.2, 0.2)):
         assert bool(caplog.messages) == (number > 5)
-        history.append(log | alarm_metrics(history, log))
-        warn_of_alarms(history[:-1], history[-1], settings={})
+        history.append(log | alarm_metrics(history, log, {}, warns=True))
     [message] = caplog.messages
     assert message.startswith("the effective sample size is 0.20, and was below 0.5 in 3 logs in a row. The generator")
 
@@ -93,8 +92,7 @@ def test_a_gap_that_was_warned_of_hides_no_low_sample_size(caplog: pytest.LogCap
     gaps = logs("sampling/sampling_logp_difference/mean", 0.001, 0.01, 0.02, 0.03, 0.05, 0.05, 0.05, 0.05)
     for gap, size in zip(gaps, (0.9, 0.9, 0.9, 0.9, 0.9, 0.4, 0.4, 0.2), strict=True):
         log = gap | {"mismatch/ess": size}
-        history.append(log | alarm_metrics(history, log))
-        warn_of_alarms(history[:-1], history[-1], settings={})
+        history.append(log | alarm_metrics(history, log, {}, warns=True))
     gap_warning, size_warning = caplog.messages
     assert gap_warning.startswith("the generator's log-probabilities differ")
     assert size_warning.startswith("the effective sample size is 0.20")

@@ -17,7 +17,7 @@ from transformers import TrainerControl
 from transformers.trainer_utils import IntervalStrategy
 
 from ...envs.episode import Episode
-from ...records.alarms.alarms import alarm_metrics, warn_of_alarms
+from ...records.alarms.alarms import alarm_metrics
 from ...records.files.episode_log import EpisodeLog
 from ...records.files.run_files import line_file
 from ...records.metrics.missing_metrics import MissingMetrics
@@ -216,12 +216,9 @@ class TrainingLoop(Loop):
             logs["train_loss"] = mean_of_taken(logs["train_loss"], self.nonfinite.steps, self.nonfinite.skipped)
         else:
             logs["loss"] = mean_of_taken(logs["loss"], self.trainer.steps_of_log, logs["steps/nonfinite"])
-            history = self.trainer.state.log_history
-            logs |= alarm_metrics(history, logs)
-            if self.processes.index == 0:
-                settings = self.scorer.settings
-                shown = {"correction": settings.correction, "correction_bounds": settings.correction_bounds}
-                warn_of_alarms(history, logs, shown)
+            settings = self.scorer.settings
+            shown = {"correction": settings.correction, "correction_bounds": settings.correction_bounds}
+            logs |= alarm_metrics(self.trainer.state.log_history, logs, shown, warns=self.processes.index == 0)
         return True
 
     def save(self, folder: Path) -> None:
