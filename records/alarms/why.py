@@ -41,9 +41,9 @@ def why_lines(run: Run) -> list[str]:
     place, shown = explained.episode, ""
     if place is not None:
         shown = f"; see {run.folder}/view.html#episode={place}, which gymnast view {run.folder} writes"
-    about = [*_tasks(rows)] if run.is_evaluation else [*_missing(run), *_evaluations(run)]
+    about = [tasks_line(rows)] if run.is_evaluation else [_missing(run), _evaluations(run)]
     missing = NOT_YET if run.is_evaluation else NO_EPISODES
-    state = [*about, *(_episodes(rows, run) if rows else [missing]), *_answer(run, place)]
+    state = [*filter(None, [*about, *(_episodes(rows, run) if rows else [missing]), _answer(run, place)])]
     alarms = [alarm for alarm in find_alarms(run) if not _says_the_same(alarm, explained.cause)]
     others = [f"! {alarm.title}. {alarm.cause}" for alarm in alarms]
     return [f"{run.folder}: {explained.reason}{shown}", *state, *others[: MOST_LINES - len(state) - 1]]
@@ -121,21 +121,14 @@ def evaluated(title: str, log: EvaluationLog) -> str:
     return ", ".join(passed + earned) or f"no episode{data_set} has a reward"
 
 
-def _tasks(rows: Sequence[EpisodeRow]) -> Iterator[str]:
-    line = tasks_line(rows)
-    if line is not None:
-        yield line
-
-
-def _missing(run: Run) -> Iterator[str]:
+def _missing(run: Run) -> str:
     if not run.metrics:
-        yield "no metrics are recorded: train with record_run=True, the default"
-    elif not any("reward" in line for line in run.metrics):
-        yield "no reward is logged yet"
+        return "no metrics are recorded: train with record_run=True, the default"
+    return "" if any("reward" in line for line in run.metrics) else "no reward is logged yet"
 
 
-def _evaluations(run: Run) -> Iterator[str]:
-    """Yield the reward of each data set's first and latest evaluation."""
+def _evaluations(run: Run) -> str:
+    """Return the reward of each data set's first and latest evaluation."""
     parts = []
     for title, logs in run.evaluations.items():
         rewards = [(step, log.metrics["reward"]) for step, log in logs if "reward" in log.metrics]
@@ -143,8 +136,7 @@ def _evaluations(run: Run) -> Iterator[str]:
             (_, before), (step, after) = rewards[0], rewards[-1]
             came_from = f"{before:.3g} -> " if len(rewards) > 1 else ""
             parts.append(f"{title}: reward {came_from}{after:.3g} at step {step}")
-    if parts:
-        yield "; ".join(parts)
+    return "; ".join(parts)
 
 
 def _episodes(rows: Sequence[EpisodeRow], run: Run) -> Iterator[str]:
@@ -167,9 +159,10 @@ def _episodes(rows: Sequence[EpisodeRow], run: Run) -> Iterator[str]:
     yield f"{per_episode}; {errors} of {calls} calls failed"
 
 
-def _answer(run: Run, place: int | None) -> Iterator[str]:
-    """Yield the right answer of the episode that shows the reason, beside the one that it gave."""
+def _answer(run: Run, place: int | None) -> str:
+    """Return the right answer of the episode that shows the reason, beside the one that it gave; empty if not known."""
     episode = None if place is None else run.episode(run.episodes[place])
-    if episode is not None and episode.expected is not None:
-        given = "nothing" if episode.given is None else repr(cut(episode.given, SHOWN))
-        yield f"episode {place}: {given} was given, {cut(episode.expected, SHOWN)!r} expected"
+    if episode is None or episode.expected is None:
+        return ""
+    given = "nothing" if episode.given is None else repr(cut(episode.given, SHOWN))
+    return f"episode {place}: {given} was given, {cut(episode.expected, SHOWN)!r} expected"

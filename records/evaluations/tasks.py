@@ -10,8 +10,8 @@ from ..files.episodes import EpisodeRow
 SHOWN = 60  # characters of a question
 
 
-def tasks_line(rows: Sequence[EpisodeRow]) -> str | None:
-    """Return how many tasks all of these episodes solve, and how many none, with the first of those; None without any.
+def tasks_line(rows: Sequence[EpisodeRow]) -> str:
+    """Return how many tasks all of these episodes solve, and how many none, with the first ones; empty if not known.
 
     An episode solves its task if its metric `success` is 1, or, where no episode has the metric, if it has the highest
     of all rewards, provided that some episodes have a lower one.
@@ -20,7 +20,7 @@ def tasks_line(rows: Sequence[EpisodeRow]) -> str | None:
     reports = any(row.success is not None for row in rows)
     rewards = [row.reward for row in rows if row.reward is not None]
     if not rows or not (reports or len({*rewards}) > 1):
-        return None
+        return ""
     by_task: dict[tuple[str | None, str], list[bool]] = {}
     questions = {}
     for row in rows:
