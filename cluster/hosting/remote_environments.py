@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -27,18 +27,15 @@ class RemoteEnvironment(Environment):
     or decides by the arguments is not noticed.
     """
 
-    def __init__(
-        self, link: HostLink, episode: int, choice: str | None, facts: Opened, closed: Callable[[], None]
-    ) -> None:
+    def __init__(self, hosts: RemoteEnvironments, choice: str | None, facts: Opened) -> None:
         super().__init__()
         self.name = facts.name  # of the class of the real environment
         self.gives_rewards = facts.gives_rewards
         self.min_step_seconds = facts.min_step_seconds
-        self._link = link
-        self._episode = episode
+        self._hosts = hosts
+        self._link, self._episode = hosts.take_host()
         self._choice = choice
-        self._is_open = False
-        self._closed: Callable[[], None] | None = closed
+        self._is_open = self._is_closed = False
         self._schemas: list[ToolSchema] = []
         self._final: frozenset[str] = frozenset()
         self._html: str | None = None
@@ -75,10 +72,10 @@ class RemoteEnvironment(Environment):
         return grade.reward
 
     async def aclose(self) -> None:
-        closed, self._closed = self._closed, None
-        if closed is None:
+        if self._is_closed:
             return
-        closed()
+        self._is_closed = True
+        self._hosts.free_host(self._link)
         if self._is_open:
             with contextlib.suppress(HostLostError):  # the environment is lost with it
                 await self._link.call("close", self._episode)
@@ -158,5 +155,4 @@ class RemoteEnvironments(EnvironmentSource, ABC):
 
     def _open(self, name: str | None) -> RemoteEnvironment:
         """Choose a host. This must not wait for it: each call holds a thread, and thousands may come at once."""
-        link, episode = self.take_host()
-        return RemoteEnvironment(link, episode, name, self._facts[name], partial(self.free_host, link))
+        return RemoteEnvironment(self, name, self._facts[name])
