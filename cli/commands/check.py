@@ -7,19 +7,15 @@ from typing import Annotated
 
 import typer
 
-from ..terminal.completions import players
 from ..terminal.exits import CommandError
-from ..terminal.options import AsJSON, OptionalEnvironment, Seed, Tasks, ToolFormat
+from ..terminal.options import ORACLE, AsJSON, OptionalEnvironment, Seed, Tasks, ToolFormat
 
 
 def check(
     env: OptionalEnvironment = None,
     tasks: Tasks = None,
     num_tasks: Annotated[int, typer.Option("--num-tasks", "-n", min=1, help="Tasks to try, at most.")] = 8,
-    oracle: Annotated[
-        str | None,
-        typer.Option(metavar="SCRIPT", help="file.py:name of a player that solves the tasks.", autocompletion=players),
-    ] = None,
+    oracle: Annotated[str | None, ORACLE] = None,
     model: Annotated[
         str | None, typer.Option(help="Check this model with the environment, too; its weights are not loaded.")
     ] = None,

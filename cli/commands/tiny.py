@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..terminal.completions import players
 from ..terminal.exits import CommandError, explained
-from ..terminal.options import AsJSON, EnvironmentReference, Seed, Tasks
+from ..terminal.options import ORACLE, AsJSON, EnvironmentReference, Seed, Tasks
 
 if TYPE_CHECKING:
     from ...envs.episode import Episode
@@ -26,10 +25,7 @@ ENOUGH = 0.5  # of what the demonstrations earn; below it, another warm-up follo
 
 def tiny(
     env: EnvironmentReference,
-    oracle: Annotated[
-        str,
-        typer.Option(metavar="SCRIPT", help="file.py:name of a player that solves the tasks.", autocompletion=players),
-    ],
+    oracle: Annotated[str, ORACLE],
     tasks: Tasks = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder of the model.")] = Path("tiny-model"),
     seed: Seed = 0,

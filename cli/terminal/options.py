@@ -29,6 +29,9 @@ Tasks = Annotated[
         autocompletion=completions.rows,
     ),
 ]
+ORACLE = typer.Option(
+    metavar="SCRIPT", help="file.py:name of a player that solves the tasks.", autocompletion=completions.players
+)
 ToolFormat = Annotated[
     str | None,
     typer.Option(help="How the model writes calls, if its template does not show it, such as react.", metavar="NAME"),
