@@ -18,7 +18,7 @@ from gymnast.cli.main import main
 from gymnast.cli.microscope.follow import serve_page
 from gymnast.cli.microscope.page import write_page
 from gymnast.cli.microscope.runs import Runs
-from gymnast.envs import StopReason
+from gymnast.envs import StopReason, ToolCallRecord
 from gymnast.envs.runtime.threads import run_in_loop
 from gymnast.records.evaluations.summary import summary_of
 from gymnast.records.files.run import Run
@@ -99,6 +99,15 @@ def test_the_page_opens_on_the_episode_that_shows_why(browser: Browser, tmp_path
         page.locator(".pager").get_by_role("button", name="overview").click()
         page.get_by_role("button", name="See the episode").click()
         expect(page.locator(".where")).to_contain_text("member 1")
+
+
+def test_an_answer_that_code_gave_is_shown(browser: Browser, tmp_path: Path) -> None:
+    solved = episode(row={"answer": 42})
+    final = ToolCallRecord(name="final_answer", call_id=None, outcome="ok", ends_episode=True, arguments={"answer": 41})
+    solved.turns[0].tool_calls[0].inside = [final]
+    assert solved.given == "41"
+    with opened(browser, page_of(write_run(tmp_path, [(0, solved)]))) as page:
+        expect(page.locator(".answer pre")).to_have_text(["42", "41"])
 
 
 def test_tokens_are_coloured_and_tell_their_figures(browser: Browser, trained: str) -> None:

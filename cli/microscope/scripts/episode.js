@@ -56,13 +56,14 @@ function answers(episode) {
     answer("expected", textOfValue(row[column]), ""), answer("given", givenBy(episode) ?? "nothing", ".judged"));
 }
 
-/** The arguments of the final tool's call, or else the text of the last answer; null without an answer. */
+/** The arguments of the final tool's call, also of one by code, or else the text of the last answer; null without an answer. */
 function givenBy(episode) {
   const turn = episode.turns.at(-1);
   if (!turn) return null;
   const final = turn.tool_calls.findIndex((call) => call.ends_episode);
   if (final < 0) return textOf(turn.message.content);
-  const { name, arguments: given } = turn.message.tool_calls[final].function;
+  const fromCode = turn.tool_calls[final].inside?.find((call) => call.ends_episode);
+  const { name, arguments: given } = fromCode ?? turn.message.tool_calls[final].function;
   if (given === null || typeof given !== "object") return String(given);
   const values = Object.entries(given);
   if (values.length === 1) return textOfValue(values[0][1]);
