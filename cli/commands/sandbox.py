@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,13 +31,9 @@ def _with_engine(work: Callable[[Engine], Awaitable[Any]]) -> Any:
 @sandbox.command()
 def build(
     name: Annotated[str | None, typer.Option(help="The image's name. [gymnast-sandbox:latest]")] = None,
-    dockerfile: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Build the Dockerfile in this folder instead.")
-    ] = None,
     as_json: AsJSON = False,
 ) -> None:
     """Make the image of the boxes from this machine's Python; needs no registry."""
-    from ...sandbox.docker.builds import build_dockerfile
     from ...sandbox.docker.images import build
     from ...sandbox.images.image import DEFAULT_IMAGE
     from ..terminal.output import print_result
@@ -47,9 +42,7 @@ def build(
     started = time.perf_counter()
     if not as_json:
         typer.echo(f"building {name} ...", err=True)
-    image = _with_engine(
-        lambda engine: build_dockerfile(engine, dockerfile, name) if dockerfile else build(engine, name)
-    )
+    image = _with_engine(lambda engine: build(engine, name))
     seconds = time.perf_counter() - started
     text = f"built {name} ({image.size / 1e6:.1f} MB) in {seconds:.1f} s"
     print_result({"image": name, "bytes": image.size, "seconds": seconds}, text, as_json=as_json)
