@@ -11,7 +11,6 @@ from dataclasses import asdict
 from typing import Any
 
 from ...envs.runtime.verdict import EXPECTED
-from ...records.alarms.alarms import find_alarms
 from ...records.alarms.why import explain
 from ...records.evaluations.pass_at_k import pass_at_each_k
 from ...records.files.episodes import EpisodeRow
@@ -64,7 +63,7 @@ def index_of(run: Run) -> dict[str, Any]:
         "parts": parts,
         "steps": [line["step"] for line in run.metrics],
         "curves": _curves(run),
-        "alarms": [asdict(alarm) for alarm in find_alarms(run)],
+        "alarms": [asdict(alarm) for alarm in explained.alarms],
         "reason": explained.reason,
         "telling": explained.episode,
         "expected": EXPECTED,

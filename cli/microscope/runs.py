@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ...records.alarms.alarms import find_alarms
 from ...records.alarms.why import explain
 from ...records.files.run import Run
 from ...records.files.run_files import find_runs, line_files
@@ -51,7 +50,7 @@ def _written(folder: Path) -> float:
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    logs = run.metrics
+    logs, explained = run.metrics, explain(run)
     if run.is_evaluation:
         logs = [log.metrics for evaluated in run.evaluations.values() for _, log in evaluated]
     successes = [log[SUCCESS] for log in run.metrics if SUCCESS in log][-1:]
@@ -65,7 +64,7 @@ def _facts(run: Run) -> dict[str, Any]:
         if len(rewards) > POINTS
         else rewards,
         "success": (success + [figure for figure in figures_of(run) if figure["name"].startswith("pass@1")])[:1],
-        "alarms": len(find_alarms(run)),
-        "reason": explain(run).reason,
+        "alarms": len(explained.alarms),
+        "reason": explained.reason,
         "written": _written(run.folder),
     }

@@ -33,6 +33,7 @@ class Explanation(NamedTuple):
     reason: str
     episode: int | None  # the place in `Run.episodes` of one that shows it; None without episodes
     cause: Cause | None  # the reason in the latest episodes, if it is there
+    alarms: list[Alarm]  # of the run
 
 
 def why_lines(run: Run) -> list[str]:
@@ -44,7 +45,7 @@ def why_lines(run: Run) -> list[str]:
     about = [tasks_line(rows)] if run.is_evaluation else [_missing(run), _evaluations(run)]
     missing = NOT_YET if run.is_evaluation else NO_EPISODES
     state = [*filter(None, [*about, *(_episodes(rows, run) if rows else [missing]), _answer(run, place)])]
-    alarms = [alarm for alarm in find_alarms(run) if not _says_the_same(alarm, explained.cause)]
+    alarms = [alarm for alarm in explained.alarms if not _says_the_same(alarm, explained.cause)]
     others = [f"! {alarm.title}. {alarm.cause}" for alarm in alarms]
     return [f"{run.folder}: {explained.reason}{shown}", *state, *others[: MOST_LINES - len(state) - 1]]
 
@@ -76,8 +77,9 @@ def explain(run: Run) -> Explanation:
     example = (
         cause.example if cause else (max if learns else min)(known, key=lambda row: row.reward or 0.0, default=None)
     )
+    place = None if example is None else run.episodes.index(example)
     link = ", but " if trend == "rises" and cause is not None else ": " if curve else ""
-    return Explanation(f"{curve}{link}{reason}", None if example is None else run.episodes.index(example), cause)
+    return Explanation(f"{curve}{link}{reason}", place, cause, alarms)
 
 
 def _slow(run: Run, rows: Sequence[EpisodeRow]) -> str:
