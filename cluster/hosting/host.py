@@ -54,7 +54,11 @@ class EnvironmentHost:
         await environment.open()
         return Opened(environment.name, environment.gives_rewards, environment.min_step_seconds)
 
-    async def _reset(self, episode: int, seed: int | None, options: dict[str, Any] | None) -> ResetReply:
+    async def _reset(
+        self, episode: int, name: str | None, seed: int | None, options: dict[str, Any] | None
+    ) -> ResetReply:
+        if episode not in self._hosted:
+            await self._open(episode, name)
         environment = self._hosted[episode]
         messages, info = await environment.reset(seed=seed, options=options)
         tools = environment.tool_schemas()

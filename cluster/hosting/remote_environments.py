@@ -35,7 +35,7 @@ class RemoteEnvironment(Environment):
         self._hosts = hosts
         self._link, self._episode = hosts.take_host()
         self._choice = choice
-        self._is_open = self._is_closed = False
+        self._is_closed = False
         self._schemas: list[ToolSchema] = []
         self._final: frozenset[str] = frozenset()
         self._html: str | None = None
@@ -50,10 +50,7 @@ class RemoteEnvironment(Environment):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
         await super().areset(seed=seed)
-        if not self._is_open:
-            self._is_open = True
-            await self._call("open", self._choice)
-        reply: ResetReply = await self._call("reset", seed, options)
+        reply: ResetReply = await self._call("reset", self._choice, seed, options)
         self._schemas, self._final, self.own_seconds = reply.tools, frozenset(reply.final), reply.own_seconds
         return reply.messages, reply.info
 
@@ -76,9 +73,8 @@ class RemoteEnvironment(Environment):
             return
         self._is_closed = True
         self._hosts.free_host(self._link)
-        if self._is_open:
-            with contextlib.suppress(HostLostError):  # the environment is lost with it
-                await self._link.call("close", self._episode)
+        with contextlib.suppress(HostLostError):  # the environment is lost with it
+            await self._link.call("close", self._episode)
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         try:

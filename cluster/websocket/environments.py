@@ -81,14 +81,12 @@ class WebSocketLink(HostLink):
             await self._connection.close()
 
     async def _ask_here(self, method: str, episode: int, *arguments: Any) -> Any:
-        if method == "open":
-            if self._connection is None:
-                raise HostLostError(f"{self.name} does not answer; the next attempt is within {RETRY_SECONDS:g} s")
-            self._connections[episode] = self._connection
-        elif episode not in self._connections:  # it could not be opened
-            return None
+        connection = self._connections.get(episode, self._connection)
+        if connection is None:
+            raise HostLostError(f"{self.name} does not answer; the next attempt is within {RETRY_SECONDS:g} s")
+        self._connections[episode] = connection
         try:
-            return await self._connections[episode].ask(method, episode, arguments)
+            return await connection.ask(method, episode, arguments)
         finally:
             if method == "close":
                 del self._connections[episode]

@@ -123,7 +123,7 @@ def test_environments_of_a_trainer_that_is_gone_are_closed(noted: type[Noted]) -
     async def hang_up_during_a_step(url: str) -> None:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with aiohttp.ClientSession(headers=headers) as session, session.ws_connect(f"{url}/calls") as socket:
-            for method, arguments in (("open", [None]), ("reset", [0, None]), ("step", [{"role": "assistant"}])):
+            for method, arguments in (("reset", [None, 0, None]), ("step", [{"role": "assistant"}])):
                 await socket.send_json({"number": 0, "method": method, "episode": 7, "arguments": arguments})
                 await (soon(noted.stepping) if method == "step" else socket.receive())
         await soon(noted.closed)
