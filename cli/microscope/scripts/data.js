@@ -6,12 +6,17 @@ let rewardRange;
 let part; // of the run that is looked at, in `run.parts`: the training's rounds, or the evaluations of a data set
 let recordedSteps; // of this part
 let placesOfStep; // step -> places of its episodes in this part
+let pullOfStep; // step -> the sum of what its episodes pull at the weights
 const pictures = {}; // digest -> {uri, file}
 const chunks = new Map(); // number -> promise of its episodes
 const follows = document.body.dataset.follows === "yes";
 
 function prepare() {
-  run.episodes.forEach((row, place) => { row.place = place; });
+  pullOfStep = new Map();
+  run.episodes.forEach((row, place) => {
+    row.place = place;
+    pullOfStep.set(row.step, (pullOfStep.get(row.step) || 0) + row.pull);
+  });
   const rewards = rewardsOf(run.episodes);
   rewardRange = rewards.reduce(([low, high], reward) => [Math.min(low, reward), Math.max(high, reward)], [Infinity, -Infinity]);
   showPart(part in run.parts ? part : 0);

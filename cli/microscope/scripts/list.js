@@ -47,17 +47,7 @@ function stepName(step) {
 /** The share of an episode in the gradients of its step; see why.js. */
 function shareOfStep(place) {
   const { step, pull } = brief(place);
-  const total = pullOfStep(step);
-  return total ? pull / total : 0;
-}
-
-let pulls = { changes: null, of: new Map() };
-function pullOfStep(step) {
-  if (pulls.changes !== run.changes) {
-    pulls = { changes: run.changes, of: new Map() };
-    run.episodes.forEach(({ step, pull }) => pulls.of.set(step, (pulls.of.get(step) || 0) + pull));
-  }
-  return pulls.of.get(step) || 0;
+  return pull / (pullOfStep.get(step) || 1);
 }
 
 function sidebar() {
