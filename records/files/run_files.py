@@ -95,17 +95,17 @@ def read_lines(path: Path) -> list[str]:
         return list(file)
 
 
-def lines_until(step: float, lines: Sequence[str], path: Path) -> list[str]:
-    """Drop the lines of later steps, half a last line, and broken lines, of which a warning names the first one.
+def lines_until(step: float, path: Path) -> list[str]:
+    """Return the lines of a file without those of later steps, half a last line, and broken lines.
 
-    `path` is the file of the lines.
+    A warning names the first broken line.
     """
-    found = parsed(path, lines, lambda line: (line, json.loads(line)["step"] <= step), logger.warning)
+    found = parsed(path, read_lines(path), lambda line: (line, json.loads(line)["step"] <= step), logger.warning)
     return [line for line, is_kept in found if is_kept]
 
 
 def keep_lines_until(step: float, path: Path) -> list[str]:
     """Apply `lines_until` to a file, and return the lines that stay."""
-    kept = lines_until(step, read_lines(path), path)
+    kept = lines_until(step, path)
     replace_lines(path, kept)
     return kept

@@ -18,15 +18,7 @@ from ...envs.episode import Episode
 from ...envs.runtime.line_files import append_lines
 from ...records.files.episode_log import TokenTexts
 from ...records.files.evaluated_episodes import EvaluatedEpisodes
-from ...records.files.run_files import (
-    how_to_look,
-    line_file,
-    line_files,
-    lines_until,
-    move_aside,
-    read_lines,
-    replace_lines,
-)
+from ...records.files.run_files import how_to_look, line_file, line_files, lines_until, move_aside, replace_lines
 from ...records.metrics.evaluation_logs import EvaluationLog
 from .metrics import SUMS
 
@@ -80,7 +72,7 @@ class RunFolder(TrainerCallback):
         if state.global_step == 0:
             self._begin(before)
         self._has_earlier_run = True
-        kept = lines_until(state.global_step, read_lines(self.metrics_path), self.metrics_path)
+        kept = lines_until(state.global_step, self.metrics_path)
         if state.global_step < state.max_steps:  # a `train()` that ended early has a summary of its own part only
             kept = [line for line in kept if "train_runtime" not in json.loads(line)]
         for line in kept:
@@ -149,7 +141,7 @@ class RunFolder(TrainerCallback):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        lines = [*map(json.loads, lines_until(math.inf, read_lines(self.metrics_path), self.metrics_path))]
+        lines = [*map(json.loads, lines_until(math.inf, self.metrics_path))]
         points = [(line["step"], line["reward"]) for line in lines if line.get("reward") is not None]
         if not points:
             return
