@@ -14,6 +14,7 @@ from typing import Any, Self
 from ...envs.core import BrokenEnvironmentError, Environment, Message, StepResult, StopReason, ToolCall, ToolSchema
 from ...envs.engine.environment_caller import Grade
 from ...envs.registry import EnvironmentSource
+from ...envs.runtime.threads import run_in_loop
 from ...envs.spaces import check_action
 from .link import HostLink, HostLostError, Opened, ResetReply, StepReply
 
@@ -100,6 +101,7 @@ class RemoteEnvironments(EnvironmentSource, ABC):
         self._numbers = itertools.count()
         self._choosing = threading.Lock()
         self._reported: set[HostLink] = set()  # lost hosts that were logged
+        run_in_loop(self._learn())
 
     def __enter__(self) -> Self:
         return self
@@ -141,7 +143,7 @@ class RemoteEnvironments(EnvironmentSource, ABC):
             logger.warning("lost the host %s; %d of %d are left", link.name, present, len(self.links))
         self._reported = lost
 
-    async def learn(self) -> None:
+    async def _learn(self) -> None:
         """Make each environment once, on the first host, for the facts that the engine reads before it is reset."""
         for name in self.names:
             number = next(self._numbers)

@@ -16,7 +16,6 @@ from gymnast import __version__
 
 from ...envs.core import ConfigurationError
 from ...envs.registry import EnvironmentLike, EnvironmentSource
-from ...envs.runtime.threads import run_in_loop
 from ..hosting.host import EnvironmentHost
 from ..hosting.link import HostLink, HostLostError, check_version
 from ..hosting.recipes import pack
@@ -110,17 +109,14 @@ class RayEnvironments(RemoteEnvironments):
             raise ValueError(f"hosts must be at least 1, or None for one on each node, got {hosts}")
         EnvironmentSource.of(environment)
         recipe = pack(environment, "the environment")
-        ray = joined_ray()
+        self._ray = joined_ray()
         self._places: Places | None = None  # if resources are asked for
-        names: list[str | None] = [*map(str, environment)] if isinstance(environment, Mapping) else [None]
-        super().__init__(names, [])
-        self._ray = ray
         self._hosts: list[RayLink] = []
+        names: list[str | None] = [*map(str, environment)] if isinstance(environment, Mapping) else [None]
         try:
             self._hosts = self._start(recipe, hosts, resources, placement_timeout)
             self._check()
-            self.links += self._hosts
-            run_in_loop(self.learn())
+            super().__init__(names, self._hosts)
         except BaseException:
             self.close()
             raise

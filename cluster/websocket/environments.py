@@ -218,7 +218,6 @@ class WebSocketEnvironments(RemoteEnvironments):
         self._finalizer = weakref.finalize(self, _hang_up, links)
         try:
             super().__init__(run_in_loop(_connect_all(links)), links)
-            run_in_loop(self.learn())
         except BaseException as error:
             self.close()
             if isinstance(error, HostLostError):
