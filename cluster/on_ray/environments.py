@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from ..hosting.host import EnvironmentHost
 from ..hosting.link import HostLink, HostLostError, check_version
 from ..hosting.recipes import pack
 from ..hosting.remote_environments import RemoteEnvironments
-from .joining import CHILDREN_END_THEMSELVES, PLACEMENT_SECONDS, Places, Resources, joined_ray, nodes_with, options_of
+from .joining import PLACEMENT_SECONDS, Places, Resources, joined_ray, nodes_with, options_of
 
 START_SECONDS = 120.0  # for a process to start and to import what an environment needs
 CLOSE_SECONDS = 60.0  # for a host to close its environments
@@ -30,9 +29,7 @@ CALLS_AT_ONCE = 1_000_000  # of one actor; by default Ray parks calls above 1,00
 class HostActor(EnvironmentHost):
     """An `EnvironmentHost` in a process of its own, as a Ray actor."""
 
-    def __init__(self, recipe: bytes, *, hides_gpus: bool) -> None:
-        if hides_gpus:  # Ray lets actors that ask for no GPU see all of them
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    def __init__(self, recipe: bytes) -> None:
         super().__init__(EnvironmentSource.of(pickle.loads(recipe)))
 
     async def describe(self) -> tuple[str, str]:
@@ -131,13 +128,8 @@ class RayEnvironments(RemoteEnvironments):
     def _start(self, recipe: bytes, hosts: int | None, resources: Resources, timeout: float) -> list[RayLink]:
         places = self._strategies(nodes_with(self._ray, resources), hosts, resources, timeout)
         actor_class = self._ray.remote(self.actor_class)
-        options = options_of(resources) | {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": CALLS_AT_ONCE}
-        options["runtime_env"] = CHILDREN_END_THEMSELVES
-        hides_gpus = not resources.get("GPU")
-        actors = [
-            actor_class.options(scheduling_strategy=place, **options).remote(recipe, hides_gpus=hides_gpus)
-            for place in places
-        ]
+        options = options_of(resources) | {"max_task_retries": 0, "max_concurrency": CALLS_AT_ONCE}
+        actors = [actor_class.options(scheduling_strategy=place, **options).remote(recipe) for place in places]
         return [RayLink(self._ray, actor, "a new host") for actor in actors]
 
     def _strategies(

@@ -13,12 +13,6 @@ from ...envs.extras import needs_extra
 
 PLACEMENT_SECONDS = 10.0  # to find places for actors; longer where an autoscaler must first start machines
 
-CHILDREN_END_THEMSELVES = {"env_vars": {"RAY_kill_child_processes_on_worker_exit": "0"}}
-"""For actors with child processes that notice the end of their parent and then end their own children in order.
-
-Ray would kill the actor's children, but not the children of these, which would stay for ever.
-"""
-
 Resources = Mapping[str, float]
 """Amounts by Ray's names, such as `{"CPU": 4, "GPU": 1, "docker": 1}`."""
 
@@ -95,9 +89,20 @@ class Places:
 
 
 def options_of(resources: Resources) -> dict[str, Any]:
-    """Return the options of an actor that needs these resources, in Ray's spelling."""
+    """Return the options of an actor that needs these resources, in Ray's spelling. A lost actor stays lost."""
     rest = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU")}
-    return {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "resources": rest}
+    # An actor's child processes notice the end of their parent, and then end their own children in order. Ray would
+    # kill the children, but not the children of these, which would stay for ever.
+    variables = {"RAY_kill_child_processes_on_worker_exit": "0"}
+    if not resources.get("GPU"):
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # Ray lets actors that ask for no GPU see all of them
+    return {
+        "num_cpus": resources.get("CPU", 0),
+        "num_gpus": resources.get("GPU", 0),
+        "resources": rest,
+        "max_restarts": 0,
+        "runtime_env": {"env_vars": variables},
+    }
 
 
 def _offer(ray: Any, asked: Resources) -> str:

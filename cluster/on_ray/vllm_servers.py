@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from ...envs.core import ConfigurationError
-from .joining import CHILDREN_END_THEMSELVES, PLACEMENT_SECONDS, Places, joined_ray
+from .joining import PLACEMENT_SECONDS, Places, Resources, joined_ray, options_of
 
 PROBE_SECONDS = 0.5
 LAST_LINES = 20  # of a server that did not start, in the error
@@ -32,7 +31,7 @@ class ServerActor:
         self._process: subprocess.Popen[bytes] | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as this process, and gone with it)
 
-    def start(self, command: Sequence[str], seconds: float, *, hides_gpus: bool) -> str:
+    def start(self, command: Sequence[str], seconds: float) -> str:
         """Start the server, wait until it is healthy, and return its URL.
 
         Its port is free now; if another process is faster to take it, the server's own words say so.
@@ -48,13 +47,11 @@ class ServerActor:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
         tether = [sys.executable, "-m", "gymnast.cluster.on_ray.tethered"]
-        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if hides_gpus else {})
         self._process = subprocess.Popen(
             [*tether, *command, "--host=0.0.0.0", f"--port={port}"],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env=environment,
             start_new_session=True,  # Ray kills the process group of an ended actor, which the tether must outlive
         )
         self._await_health(port, seconds)
@@ -131,7 +128,7 @@ class RayVLLMServers:
         resources = {"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}
         self._places = Places(self._ray, "vLLM servers", servers, resources, strategy="PACK", timeout=placement_timeout)
         try:
-            self.urls = self._start(full_command, gpus, start_timeout)
+            self.urls = self._start(full_command, resources, start_timeout)
         except BaseException:
             self.close()
             raise
@@ -151,13 +148,12 @@ class RayVLLMServers:
             self._ray.kill(actor)
         self._places.free()
 
-    def _start(self, command: list[str], gpus: int, seconds: float) -> list[str]:
+    def _start(self, command: list[str], resources: Resources, seconds: float) -> list[str]:
         actor_class = self._ray.remote(ServerActor)
+        options = options_of(resources) | {"max_concurrency": 2}  # `stop` may come during `start`
         for strategy in self._places.strategies:
-            options: dict[str, Any] = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 0}
-            options |= {"max_concurrency": 2, "runtime_env": CHILDREN_END_THEMSELVES}  # `stop` may come during `start`
             self._actors.append(actor_class.options(scheduling_strategy=strategy, **options).remote())
-        starts = [actor.start.remote(command, seconds, hides_gpus=not gpus) for actor in self._actors]
+        starts = [actor.start.remote(command, seconds) for actor in self._actors]
         try:
             return self._ray.get(starts)
         except self._ray.exceptions.RayTaskError as error:
