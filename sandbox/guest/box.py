@@ -23,7 +23,7 @@ from .host_link import ConcurrentHost
 from .loop import Loop
 from .ownership import memory_of
 from .program import Launcher, become_undumpable
-from .protocol import Decoder, encode
+from .protocol import MAX_REPORT, PIECE, Decoder, encode
 from .streams import Execution, OpenProgram
 from .supervisor import leave
 
@@ -98,13 +98,10 @@ class Box:
     def _on_file(self, number: int, header: dict[str, Any], payload: bytes) -> None:
         """Read or write a piece of a file in a child with the rights of the user; the host decodes its report."""
 
-        request = {**header, "op": header["do"]}
-
         def work() -> None:
-            report = files.report(lambda: files.perform(request, header["path"], payload, header["limit"], follow=True))
-            _write_all(encode(*report))
+            files.run(header, header["path"], payload, follow=True)
 
-        spec = {"user": header["user"], "max_output": header["max_output"]}
+        spec = {"user": header["user"], "max_output": 2 * (PIECE + MAX_REPORT)}  # half of it for the head
         self._run(number, Execution(self.loop, self.launcher, spec, b"", work), _FILE_SECONDS)
 
     def _run(self, number: int, execution: Execution, timeout: float) -> None:
@@ -206,9 +203,9 @@ class Box:
 def _pack(source: str, exclude: list[str]) -> None:
     try:
         for batch in folders.pack(source, exclude):
-            _write_all(batch)
+            files.write_all(_OUTPUT, batch)
     except OSError as error:
-        _write_all(encode(files.failure(error)))
+        files.write_all(_OUTPUT, encode(files.failure(error)))
 
 
 def _unpack(target: str, owner: str) -> None:
@@ -221,15 +218,9 @@ def _unpack(target: str, owner: str) -> None:
                 return
             unpacker.feed(data)
     except OSError as error:
-        _write_all(encode(files.failure(error)))
+        files.write_all(_OUTPUT, encode(files.failure(error)))
         return
-    _write_all(encode({}))
-
-
-def _write_all(data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(_OUTPUT, rest) :]
+    files.write_all(_OUTPUT, encode({}))
 
 
 def main() -> None:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
 from typing import Any
 
-from .protocol import MAX_LISTED, PIECE
+from .protocol import MAX_LISTED, PIECE, encode
 
 
-def report(work: Callable[[], bytes]) -> tuple[dict[str, Any], bytes]:
-    """Call a function and return the parts of a frame: an empty header and the result, or an errno and a detail."""
+def run(request: dict[str, Any], path: str, data: bytes, *, follow: bool = False) -> None:
+    """Perform an operation, and write a frame to standard output: its result, or the errno and detail of its error."""
     try:
-        return {}, work()
+        report = encode({}, _perform(request, path, data, follow))
     except (OSError, ValueError, MemoryError) as error:  # a NUL in the path, or too little memory
-        return failure(error), b""
+        report = encode(failure(error))
+    write_all(1, report)
 
 
 def failure(error: Exception) -> dict[str, Any]:
@@ -30,20 +30,27 @@ def failure(error: Exception) -> dict[str, Any]:
     return {"errno": errno.EINVAL if isinstance(error, ValueError) else errno.ENOMEM, "detail": str(error)}
 
 
-def perform(request: dict[str, Any], path: str, data: bytes, limit: int, *, follow: bool = False) -> bytes:
+def write_all(fd: int, data: bytes) -> None:
+    """Write to a descriptor that waits for room."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _perform(request: dict[str, Any], path: str, data: bytes, follow: bool) -> bytes:
     """Read or write a piece of a file, or list a folder, as the header of the host's request says.
 
-    OSError, ValueError or MemoryError if it cannot be done, or a file or listing has more than `limit` bytes. Links are
-    refused unless `follow`.
+    OSError, ValueError or MemoryError if it cannot be done, or a file or listing has more bytes than the request's
+    limit. Links are refused unless `follow`.
     """
     flags = os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
-    if request["op"] == "read":
-        return _read(path, request["offset"], limit, flags)
-    if request["op"] == "write":
+    if request["do"] == "read":
+        return _read(path, request["offset"], request["limit"], flags)
+    if request["do"] == "write":
         _write(path, request["offset"], data, flags)
         return b""
-    assert request["op"] == "list", request
-    return _list(path, limit, request["recursive"])
+    assert request["do"] == "list", request
+    return _list(path, request["limit"], request["recursive"])
 
 
 def _read(path: str, offset: int, limit: int, flags: int) -> bytes:
@@ -74,9 +81,7 @@ def _write(path: str, offset: int, data: bytes, flags: int) -> None:
         _require_regular(fd)
         os.ftruncate(fd, offset)
         os.lseek(fd, offset, os.SEEK_SET)
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
+        write_all(fd, data)
     finally:
         os.close(fd)
 

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from .files import write_all
 from .protocol import PIECE, Decoder, encode
 
 _BATCH = 1 << 20  # bytes of frames that are sent together
@@ -157,9 +158,8 @@ class Unpacker:
                 self._file = -1
 
     def _write(self, payload: bytes) -> None:
-        rest = memoryview(payload)
-        while rest and self._file >= 0:
-            rest = rest[os.write(self._file, rest) :]
+        if self._file >= 0:
+            write_all(self._file, payload)
 
     def _finish(self) -> None:
         for place, mode, when in reversed(self._folders):

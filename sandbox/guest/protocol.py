@@ -16,6 +16,7 @@ MAX_PAYLOAD = 72 << 20  # bytes: the largest file is smaller
 _LENGTHS = struct.Struct(">II")
 
 PIECE = 2 << 20  # bytes of a file in one frame: a small box has no memory to copy a large file
+MAX_REPORT = 32 << 10  # bytes around the content in the report of a file operation
 MAX_CALL = 1 << 20  # bytes of a call that the code makes
 MAX_ANSWER = 4 << 20  # bytes of its answer
 SESSIONS = ("python", "bash")  # the operations that run code

@@ -21,20 +21,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import files, processes, protocol
+from . import files, processes
 from .bash_session import BashSession
 from .calls import Calls
 from .host_link import Host
-from .loop import Loop
+from .loop import Capture, Loop
 from .ownership import Container, Descendants, Owner
-from .protocol import SESSIONS, Decoder, encode
+from .protocol import MAX_REPORT, SESSIONS, Decoder
 from .python_session import PythonSession
 
 _OPERATION_SECONDS = 12.0  # for one try of a file operation, of which there are two
 _WIPE_SECONDS = 5.0
 _DETAIL = 1000  # characters of an error's text
-_KILLED: tuple[dict[str, Any], bytes] = ({"errno": 5, "detail": "the operation was killed", "obstructed": True}, b"")
-_MAX_REPORT = 16 << 10  # bytes of a report's header; a longer one could hold numbers that are slow to parse
 _LEAK_BYTES = 32 << 20  # a box that uses so much more memory after a reset than at its start is replaced
 
 
@@ -101,23 +99,28 @@ class Supervisor:
             finally:
                 self.calls.end()
         if operation == "offer":
-            return self._offer(payload), [b""]
+            return self._offer(payload), []
         if operation == "reset":
             return self._reset(), []
         if operation == "ping":
             return {}, []
+        assert operation == "file", operation
+        return self._file(header, payload)
+
+    def _file(self, header: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], list[bytes]]:
+        """Perform a file operation in a child with the code's rights; the host decodes its report."""
         # Absolute, as the child cannot enter its working directory if the code has closed it.
         path = os.path.join(self.workspace, header["path"])
 
-        def work() -> bytes:
-            return files.perform(header, path, payload, self.settings["max_file"])
+        def work() -> None:
+            files.run(header, path, payload)
+            os._exit(0)
 
-        answer, data = self._in_child(work)
-        if "obstructed" in answer and not self.loop.interrupted:
+        failure, report = self._in_child(work)
+        if failure and not self.loop.interrupted:
             self.kill_everything()  # the code has used up the processes or the memory, or killed the child
-            answer, data = self._in_child(work)
-        answer.pop("obstructed", None)
-        return answer, [data]
+            failure, report = self._in_child(work)
+        return failure, [report]
 
     def _offer(self, module: bytes) -> dict[str, Any]:
         """Let the code call functions of the host. The sessions begin anew at the first offer, to find them."""
@@ -199,55 +202,28 @@ class Supervisor:
         self.python.ensure()
         self.python.lost = False
 
-    def _in_child(self, work: Callable[[], bytes]) -> tuple[dict[str, Any], bytes]:
-        """Run a file operation in a child with the code's rights, and return its report as header and data.
-
-        A report with an errno is also `obstructed` if other processes of the code may be the reason.
-        """
-        frames: list[Any] = []
-        decoder = Decoder(max_header=_MAX_REPORT, max_payload=self.settings["max_file"] + 1024)
-        read_end, write_end = os.pipe()
-
-        def run() -> None:
-            reply = memoryview(encode(*files.report(work)))
-            while reply:
-                reply = reply[os.write(1, reply) :]
-            os._exit(0)
-
-        def on_data() -> None:
-            chunk = os.read(read_end, 1 << 20)
-            frames.extend(decoder.feed(chunk) if chunk else [_KILLED])
-
+    def _in_child(self, work: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
+        """Run a child to its end; return nothing and its output, or why it was not run to its end."""
+        out = Capture(self.loop, 2 * (self.settings["max_file"] + MAX_REPORT))  # half of it for the head
         try:
-            pid = self.spawn(run, {1: write_end})
-        except OSError as error:
-            os.close(read_end)
-            return {"errno": error.errno, "detail": "no process could be started for it", "obstructed": True}, b""
-        finally:
-            os.close(write_end)
-        self.loop.watch(read_end, on_data)
-        deadline = time.monotonic() + _OPERATION_SECONDS
-        try:
-            while not frames and not self.loop.interrupted and time.monotonic() < deadline:
+            pid = self.spawn(work, {1: out.write_end})
+            deadline = time.monotonic() + _OPERATION_SECONDS
+            while pid not in self.loop.exits and not self.loop.interrupted and time.monotonic() < deadline:
                 self.loop.pump(deadline)
-        except protocol.ProtocolError as error:
-            frames.append(({"errno": 5, "detail": str(error)}, b""))
-        finally:
-            self.loop.unwatch(read_end)
-            os.close(read_end)
-            if pid not in self.loop.exits:
+            status = self.loop.exits.pop(pid, None)
+            if status is None:
                 processes.send([pid], signal.SIGKILL)
                 self.loop.await_exit(pid)
-            self.loop.exits.pop(pid, None)
-        if not frames:
-            detail = "the operation was interrupted" if self.loop.interrupted else "the operation took too long"
-            return {"errno": 110, "detail": detail, "obstructed": True}, b""
-        header, data = frames[0]
-        if not header or frames[0] is _KILLED:
-            return dict(header), data
-        number, detail = header.get("errno"), str(header.get("detail"))[:_DETAIL]
-        known = type(number) is int and 0 < number < 4096
-        return {"errno": number if known else 5, "detail": detail}, b""
+                self.loop.exits.pop(pid, None)
+                detail = "the operation was interrupted" if self.loop.interrupted else "the operation took too long"
+                return {"errno": errno.ETIMEDOUT, "detail": detail}, b""
+            if status:
+                return {"errno": errno.EIO, "detail": "the operation was killed"}, b""
+            return {}, out.take()[0]
+        except OSError as error:
+            return {"errno": error.errno or errno.EIO, "detail": "no process could be started for it"}, b""
+        finally:
+            out.close()
 
     def retire(self, reason: str) -> None:
         """Ask the host to replace the box, if there is a reason; the first reason is kept."""

@@ -13,14 +13,13 @@ from typing import Any
 from ..base import ExecutionResult, Status
 from ..cancellation import finish
 from ..errors import SandboxError, SandboxLostError, file_error
-from ..guest.protocol import MAX_PAYLOAD, PIECE, Decoder
+from ..guest.protocol import MAX_PAYLOAD, PIECE
 from .box_process import RemoteProcess
 from .client import MARGIN, Client
-from .messages import Fault, FileFault, Header, decode_content, decode_nothing, decode_opened, decode_program
+from .messages import Fault, decode_fault, decode_nothing, decode_program, decode_report
 
 MAX_INPUT = 64 << 20  # bytes of the standard input of one call
 _PATIENCE = 30.0 + MARGIN  # seconds for a request that does not wait for a program
-_REPORT = 32 << 10  # bytes around a piece of a file
 
 
 class BoxClient(Client):
@@ -54,7 +53,7 @@ class BoxClient(Client):
     ) -> RemoteProcess:
         """Start a program and return it with its streams; raises as `exec`. `explain` is as of `RemoteProcess`."""
         header = {"op": "open", "tty": terminal}
-        number, reply = self.connection.request(header, json.dumps(spec).encode(), decode_opened)
+        number, reply = self.connection.request(header, json.dumps(spec).encode(), decode_fault)
         process = RemoteProcess(self, number, terminal is not None, explain)
         try:
             fault = (await self._in_patience(reply, _PATIENCE, helped=True)).content
@@ -81,12 +80,10 @@ class BoxClient(Client):
             await self._file({"do": "write", "offset": offset, "limit": 0}, path, user, piece)
 
     async def _file(self, fields: Mapping[str, Any], path: str, user: str | None, data: bytes = b"") -> bytes:
-        header = {"op": "file", "path": path, "user": user, "max_output": 2 * (PIECE + _REPORT), **fields}
-        answer = await self.ask(header, data, _decode_report, _PATIENCE)
+        header = {"op": "file", "path": path, "user": user, **fields}
+        answer = await self.ask(header, data, decode_report, _PATIENCE)
         if isinstance(answer, Fault):
             raise fault_error(answer, {"cwd": path, "user": user})
-        if isinstance(answer, FileFault):
-            raise file_error(answer.errno, path, answer.detail)
         return answer
 
     async def freeze(self) -> None:
@@ -105,14 +102,3 @@ def fault_error(fault: Fault, spec: Mapping[str, Any]) -> Exception:
         path = spec.get("pack") or spec.get("unpack") or spec.get("cwd")
         return file_error(fault.errno, str(path), fault.detail)
     return SandboxError(fault.detail)
-
-
-def _decode_report(header: Header, parts: list[bytes]) -> bytes | Fault | FileFault:
-    """Decode the answer to `file`: the report that its process has written, which the code may have killed."""
-    result = decode_program(header, parts)
-    if isinstance(result, Fault):
-        return result
-    frames = Decoder(max_header=_REPORT, max_payload=PIECE).feed(parts[0] + parts[1])
-    if len(frames) != 1:
-        return FileFault(errno=errno.EIO, detail=f"the operation was ended: {result.status} {result.stderr[-1000:]}")
-    return decode_content(frames[0][0], [frames[0][1]])

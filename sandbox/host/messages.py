@@ -6,13 +6,14 @@ checked. Each operation has a decoder; it raises `ProtocolError`, which ends the
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
 from ..base import ExecutionResult, FileEntry, Status
-from ..guest.protocol import MAX_LISTED, ProtocolError
+from ..guest.protocol import MAX_LISTED, MAX_REPORT, Decoder, ProtocolError
 from ..limits import Limits, size_of
 
 Header = Mapping[str, object]
@@ -21,6 +22,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NU
 _STATUSES = frozenset(Status)
 _EXIT_CODES = range(-64, 256)  # minus a signal's number, or a status
 _ERRNOS = range(1, 4096)
+_LONGEST_DETAIL = 1000  # characters
 _COUNTS = range(1 << 63)
 _KINDS: dict[bytes, Literal["file", "directory", "link", "other"]] = {
     b"f": "file", b"d": "directory", b"l": "link", b"o": "other",
@@ -74,20 +76,12 @@ class Ready:
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class FileFault:
-    """The reason why a file operation failed."""
-
-    errno: int
-    detail: str
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
 class Fault:
-    """The reason why a program was not started."""
+    """The reason why a program was not started, or a file operation failed."""
 
-    stage: str  # "user", "cwd" or "start"
     errno: int
     detail: str
+    stage: str = ""  # of a program's start: "user", "cwd" or "start"
 
 
 def decode_ready(header: Header, parts: list[bytes]) -> Ready:
@@ -128,8 +122,8 @@ def decode_program(header: Header, parts: list[bytes]) -> ExecutionResult | Faul
     return _fault(header) or decode_execution(header, parts)
 
 
-def decode_opened(header: Header, parts: list[bytes]) -> Fault | None:
-    """The answer to `open`."""
+def decode_fault(header: Header, parts: list[bytes]) -> Fault | None:
+    """The answer to `open` or `offer`."""
     return _fault(header)
 
 
@@ -146,30 +140,41 @@ def decode_exit_code(header: Header, parts: list[bytes]) -> int:
 
 
 def _fault(header: Header) -> Fault | None:
-    if "fault" not in header:
+    if "errno" not in header:
         return None
-    number = _number(header.get("errno"), "errno", _ERRNOS)
-    return Fault(stage=_text(header, "fault"), errno=number, detail=_text(header, "detail"))
+    number = _number(header["errno"], "errno", _ERRNOS)
+    return Fault(errno=number, detail=_text(header, "detail")[:_LONGEST_DETAIL], stage=_text(header, "fault"))
 
 
-def decode_content(header: Header, parts: list[bytes]) -> bytes | FileFault:
-    """The answer to `read` or `write`."""
-    if "errno" in header:
-        return FileFault(errno=_number(header["errno"], "errno", _ERRNOS), detail=_text(header, "detail"))
-    if len(parts) != 1:
-        raise ProtocolError(f"an answer about a file has one part, got {len(parts)}")
-    return parts[0]
+def decode_report(header: Header, parts: list[bytes]) -> bytes | Fault:
+    """The answer to `file`: the report of a process with the rights of the code, which may have forged or ended it."""
+    fault = _fault(header)
+    if fault is not None:
+        return fault
+    if not parts:
+        raise ProtocolError("an answer about a file has a part, got none")
+    try:
+        [(report, content)] = Decoder(max_header=MAX_REPORT).feed(parts[0])
+        return _fault(report) or content
+    except ValueError:
+        return Fault(errno=errno.EIO, detail="the operation was killed, or has answered nonsense")
 
 
-def decode_listing(header: Header, parts: list[bytes]) -> list[FileEntry] | FileFault:
+def decode_listing(header: Header, parts: list[bytes]) -> list[FileEntry] | Fault:
     """The answer to `list`: for each file a letter for its kind, its size, a space, its name and a zero byte."""
-    content = decode_content(header, parts)
-    if isinstance(content, FileFault):
+    content = decode_report(header, parts)
+    if isinstance(content, Fault):
         return content
-    if content.count(b"\0") > MAX_LISTED or content[-1:] not in (b"", b"\0"):
+    try:
+        return _entries(content)
+    except ProtocolError as error:
+        return Fault(errno=errno.EIO, detail=str(error))
+
+
+def _entries(listing: bytes) -> list[FileEntry]:
+    if listing.count(b"\0") > MAX_LISTED or listing[-1:] not in (b"", b"\0"):
         raise ProtocolError("the listing is too long, or has no end")
-    entries = [_entry(line) for line in content.split(b"\0")[:-1]]
-    return sorted(entries, key=lambda entry: entry.path)
+    return sorted((_entry(line) for line in listing.split(b"\0")[:-1]), key=lambda entry: entry.path)
 
 
 def decode_retire(header: Header) -> str:

@@ -13,7 +13,7 @@ from ..lifecycle import RetireReason
 from ..limits import Limits, size_of
 from .client import MARGIN, Client
 from .connection import Answer, Connection, Content, Decode
-from .messages import FileFault, Ready, decode_content, decode_execution, decode_listing, decode_nothing
+from .messages import Fault, Ready, decode_execution, decode_fault, decode_listing, decode_nothing, decode_report
 from .outside_calls import Offer, OutsideCalls
 
 OPERATION_SECONDS = 30.0  # for one file operation or reset
@@ -69,9 +69,9 @@ class SupervisorClient(Client):
         )
 
     async def offer(self, offer: Offer) -> None:
-        content = await self.ask({"op": "offer"}, offer.module, decode_content, OPERATION_SECONDS)
-        if isinstance(content, FileFault):
-            raise file_error(content.errno, "tools", content.detail)
+        fault = await self.ask({"op": "offer"}, offer.module, decode_fault, OPERATION_SECONDS)
+        if fault is not None:
+            raise file_error(fault.errno, "tools", fault.detail)
         self._offer = offer
 
     async def write_file(self, path: str, data: bytes) -> None:
@@ -80,12 +80,12 @@ class SupervisorClient(Client):
             raise file_error(errno.EFBIG, path, f"the data has {len(data)} bytes, Limits.max_file is {limit}")
         for offset in range(0, max(len(data), 1), PIECE):
             piece = data[offset : offset + PIECE]
-            await self._file_operation("write", path, decode_content, {"offset": offset}, piece)
+            await self._file_operation("write", path, decode_report, {"offset": offset}, piece)
 
     async def read_file(self, path: str) -> bytes:
         content, limit = bytearray(), size_of(self.limits.max_file)
         while True:
-            piece = await self._file_operation("read", path, decode_content, {"offset": len(content)})
+            piece = await self._file_operation("read", path, decode_report, {"offset": len(content)})
             content += piece
             if len(content) > limit:
                 raise file_error(errno.EFBIG, path, f"the file has over {limit} bytes, which is Limits.max_file")
@@ -115,14 +115,15 @@ class SupervisorClient(Client):
         self,
         operation: str,
         path: str,
-        decode: Decode[Content | FileFault],
+        decode: Decode[Content | Fault],
         fields: Mapping[str, object],
         data: bytes = b"",
     ) -> Content:
         if len(path.encode("utf-8", "surrogatepass")) >= _LONGEST_PATH:
             raise file_error(errno.ENAMETOOLONG, path, f"a path has less than {_LONGEST_PATH} bytes")
-        content = await self.ask({"op": operation, "path": path, **fields}, data, decode, OPERATION_SECONDS)
-        if isinstance(content, FileFault):
+        header = {"op": "file", "do": operation, "path": path, "limit": size_of(self.limits.max_file), **fields}
+        content = await self.ask(header, data, decode, OPERATION_SECONDS)
+        if isinstance(content, Fault):
             raise file_error(content.errno, path, content.detail)
         return content
 

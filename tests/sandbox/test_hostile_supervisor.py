@@ -116,6 +116,10 @@ async def read(box: Executor) -> Any:
     return await box.read_file("x")
 
 
+def reported(report: bytes) -> tuple[dict[str, Any], bytes]:
+    return {"lengths": [len(report)]}, report
+
+
 async def pinged(box: Executor) -> Any:
     await box.ping()
 
@@ -123,7 +127,7 @@ async def pinged(box: Executor) -> Any:
 async def test_correct_answers_of_the_counterfeit_are_accepted(box: CounterfeitBox) -> None:
     result = await run(box)
     assert (result.status, result.value, result.exit_code) == (Status.OK, "42", 0)
-    box.answer = {"lengths": [11]}, b"d40 a\0f2 b\0"
+    box.answer = reported(encode({}, b"d40 a\0f2 b\0"))
     listing = [(file.path, file.kind, file.size) for file in await listed(box)]
     assert listing == [("a", "directory", 40), ("b", "file", 2)]
 
@@ -142,14 +146,10 @@ WRONG: list[tuple[Call, dict[str, Any], bytes]] = [
     (run, {"lengths": []}, b""),
     *((run, {name: field for name, field in RAN.items() if name != left_out}, b"42")
       for left_out in ("status", "value", "lost", "dropped", "lengths")),
-    *((listed, {"lengths": [len(content)]}, content) for content in (
-        b"[]", b"f1 a", b"\0", b"x1 a\0", b"f-5 a\0", b"f a\0", b"f1 \0", b"f1\0", b"f" + b"9" * 5000 + b" a\0",
-        b"f\xb2 a\0",
-    )),
     (listed, {"lengths": []}, b""),
     *((call, {"lengths": [], **change}, b"") for call in (read, listed) for change in (
         {"errno": "2"}, {"errno": 2.0}, {"errno": 0}, {"errno": -1}, {"errno": 1 << 40}, {"errno": None},
-        {"errno": True}, {"errno": 2, "detail": 5}, {"errno": 2, "detail": NESTED}, {"lengths": [0, 0]},
+        {"errno": True}, {"errno": 2, "detail": 5}, {"errno": 2, "detail": NESTED},
     )),
     (pinged, {"lengths": [], "retire": 1}, b""),
     (pinged, {}, b""),
@@ -171,6 +171,30 @@ async def test_a_wrong_answer_costs_the_box(
     assert (await run(box)).value == "42"
 
 
+FORGED: list[tuple[Call, bytes]] = [
+    *((listed, encode({}, content)) for content in (
+        b"[]", b"f1 a", b"\0", b"x1 a\0", b"f-5 a\0", b"f a\0", b"f1 \0", b"f1\0", b"f" + b"9" * 5000 + b" a\0",
+        b"f\xb2 a\0",
+    )),
+    *((call, encode(header)) for call in (read, listed) for header in (
+        {"errno": "2"}, {"errno": 2.0}, {"errno": 0}, {"errno": -1}, {"errno": 1 << 40}, {"errno": None},
+        {"errno": True}, {"errno": 2, "detail": 5}, {"errno": 2, "detail": NESTED},
+    )),
+    *((read, report) for report in (b"", b"x", b"\xff" * 100, encode({}, b"x")[:-1], 2 * encode({}))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "report"), FORGED)
+async def test_a_report_that_the_code_has_forged_is_an_error_of_the_file(
+    box: CounterfeitBox, call: Call, report: bytes
+) -> None:
+    box.answer = reported(report)
+    with pytest.raises(SandboxFileError) as caught:
+        await call(box)
+    assert caught.value.errno == errno.EIO
+    assert box.retire_reason is None
+
+
 @pytest.mark.parametrize(
     "ready", [{"bash": "yes"}, {"bash": None}, {}, {"unfit": 5}, {"unfit": ["x"]}, {"bash": 1, "id": 7}]
 )
@@ -187,9 +211,9 @@ async def test_a_wrong_greeting_is_a_start_that_fails(ready: dict[str, Any]) -> 
     ids=["nested", "empty", "long"],
 )
 async def test_a_huge_listing_is_refused_at_once(box: CounterfeitBox, listing: bytes) -> None:
-    box.answer = {"lengths": [len(listing)]}, listing
+    box.answer = reported(encode({}, listing))
     started = time.process_time()
-    with pytest.raises(SandboxLostError, match="it broke the protocol"):
+    with pytest.raises(SandboxFileError, match="listing"):
         await listed(box)
     assert time.process_time() - started < 1.0  # including the transfer of 24 MB; it once took five seconds
 
