@@ -12,7 +12,6 @@ from ..box import Capability
 from ..box_image import BoxImage
 from ..cancellation import undone
 from ..errors import ImageError
-from ..host.box_client import BoxClient
 from ..host.connection import Connection
 from ..host.supervised import START_TIMEOUT
 from ..host.supervised_box import SupervisedBox
@@ -31,7 +30,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where 
 
 
 @checks_keywords(limits=Limits)
-class DockerBox(DockerSandbox[BoxClient], SupervisedBox):
+class DockerBox(DockerSandbox, SupervisedBox):
     """A box in a Docker container: any image, its user or any other, a root file system that can be written.
 
         async with DockerBox(image=BoxImage.named("debian:12-slim")) as box:

@@ -14,7 +14,7 @@ from typing import Any
 from ..box_image import BoxImage
 from ..errors import EngineError
 from ..host.connection import AttachedConnection, Connection
-from ..host.supervised import Guest, SupervisedSandbox
+from ..host.supervised import SupervisedSandbox
 from ..images.image import ImageFacts
 from .client import EVENT_SECONDS, Launched
 from .engine import Engine
@@ -23,7 +23,7 @@ from .processor_time import revive
 from .reaper import reap_once
 
 
-class DockerSandbox(SupervisedSandbox[Guest]):
+class DockerSandbox(SupervisedSandbox):
     """A box in a container. A subclass gives `_launch` and the guest."""
 
     engine: Engine

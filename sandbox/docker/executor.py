@@ -18,7 +18,6 @@ from ..host.connection import Connection
 from ..host.messages import supervisor_settings
 from ..host.supervised import START_TIMEOUT
 from ..host.supervised_executor import SupervisedExecutor
-from ..host.supervisor_client import SupervisorClient
 from ..images.image import DEFAULT_IMAGE
 from ..keywords import checks_keywords
 from ..limits import Limits, check_limits
@@ -29,7 +28,7 @@ from .options import BoxOptions, container_config
 
 
 @checks_keywords(limits=Limits)
-class DockerExecutor(DockerSandbox[SupervisorClient], SupervisedExecutor):
+class DockerExecutor(DockerSandbox, SupervisedExecutor):
     """A box in a Docker container.
 
         async with DockerExecutor(files={"data.csv": "a,b\n1,2\n"}) as box:

@@ -6,25 +6,21 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 from ..box import Process
 from ..errors import SandboxClosedError, SandboxLostError
 from ..guest.protocol import PIECE
-from .client import MARGIN, Client
-from .connection import Answer, Decode
+from .connection import Connection, Content, Decode
 from .messages import decode_exit_code, decode_nothing, decode_output
 
-Content = TypeVar("Content")
-
-_PATIENCE = 10.0 + MARGIN  # seconds for a request that does not wait for the program
+_PATIENCE = 15.0  # seconds for a request that does not wait for the program
 
 
 class RemoteProcess(Process):
     """A program in a box.
 
     Args:
-        client: of the box.
+        connection: to the guest of the box.
         number: the guest's for this program.
         has_terminal: whether it runs in a terminal.
         explain: makes the error for a box that is lost.
@@ -32,18 +28,18 @@ class RemoteProcess(Process):
 
     def __init__(
         self,
-        client: Client,
+        connection: Connection,
         number: int,
         has_terminal: bool,
         explain: Callable[[SandboxLostError], Awaitable[SandboxLostError]],
     ) -> None:
         self._explain = explain
-        self._client = client
+        self._connection = connection
         self._number = number
         self._has_terminal = has_terminal
         # Answers that are still to come, so that no output is lost when a caller stops waiting.
-        self._reading: asyncio.Future[Answer[tuple[bytes, bool]]] | None = None
-        self._waiting: asyncio.Future[Answer[int]] | None = None
+        self._reading: asyncio.Future[tuple[bytes, bool]] | None = None
+        self._waiting: asyncio.Future[int] | None = None
         self._at_end = self._is_released = False
 
     async def read(self, *, timeout: float = math.inf) -> bytes:
@@ -82,20 +78,18 @@ class RemoteProcess(Process):
             self._is_released = True
             await self._answer(release, _PATIENCE)
 
-    def _begin(
-        self, operation: str, payload: bytes, decode: Decode[Content], **fields: int
-    ) -> asyncio.Future[Answer[Content]]:
+    def _begin(self, operation: str, payload: bytes, decode: Decode[Content], **fields: int) -> asyncio.Future[Content]:
         if self._is_released:
             raise SandboxClosedError("a program is used in the block that opened it")
         header = {"op": operation, "process": self._number, **fields}
-        return self._client.connection.request(header, payload, decode)[1]
+        return self._connection.request(header, payload, decode)[1]
 
-    async def _answer(self, future: asyncio.Future[Answer[Content]], timeout: float = math.inf) -> Content | None:
+    async def _answer(self, future: asyncio.Future[Content], timeout: float = math.inf) -> Content | None:
         """Return the answer, or None if it does not come in time; then it is still to come."""
         await asyncio.wait([future], timeout=None if timeout == math.inf else timeout)
         if not future.done():
             return None
         try:
-            return future.result().content
+            return future.result()
         except SandboxLostError as error:
             raise await self._explain(error) from error

@@ -1,20 +1,24 @@
-"""The base of both clients of a guest: how a guest is started, and how long to wait for an answer."""
+"""Client: a guest over its connection. How it is started, how long to wait for its answers, and its files."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
+from ..box import too_large
 from ..cancellation import finish
-from ..errors import EngineError, ImageError, SandboxLostError
-from ..limits import Limits
+from ..errors import EngineError, ImageError, SandboxLostError, file_error
+from ..guest.protocol import PIECE
 from .boot import program
-from .connection import Answer, Connection, Content, Decode
-from .messages import Ready, decode_nothing, decode_ready
+from .connection import Connection, Content, Decode
+from .messages import Fault, decode_nothing, decode_ready, decode_report
 
 MARGIN = 5.0  # seconds beyond a call's own time until its answer is overdue
+PATIENCE = 35.0  # seconds for a request that waits for no code, such as one piece of a file
+_LONGEST_PATH = 4096  # bytes, as the kernel has it
 _MORE_LOOKS, _LOOK_SECONDS = 5, 1.0  # for the rest of an answer that has begun to come
 REVIVAL_SECONDS, _REVIVAL_INTERVAL = 10.0, 0.25  # how long, and how often, a box with an overdue answer gets help
 
@@ -28,74 +32,118 @@ class Client:
 
     Args:
         connection: to the guest.
-        limits: of the box.
+        grace: `Limits.grace` of the box.
         revive: helps a box whose answer is overdue, or returns False if there is no use. Called again until the answer
             comes; its argument says whether it was of use before.
     """
 
-    guest: ClassVar[Literal["supervisor", "box"]]
-
-    def __init__(self, connection: Connection, limits: Limits, revive: Callable[[bool], Awaitable[bool]]) -> None:
+    def __init__(self, connection: Connection, grace: float, revive: Callable[[bool], Awaitable[bool]]) -> None:
         self.connection = connection
-        self.limits = limits
         self.silent = False  # it did not answer in time
+        self.has_bash = False  # a guest of sessions found one
+        self._grace = grace
         self._revive = revive
 
-    async def boot(self, settings: dict[str, Any], what: str, explain: Callable[[str], Exception | None]) -> Ready:
-        """Send the supervisor its program and its settings, and wait until it is ready.
+    async def boot(
+        self,
+        main: Literal["supervisor", "box"],
+        settings: dict[str, Any],
+        what: str,
+        explain: Callable[[str], Exception | None],
+    ) -> None:
+        """Send the guest its program and its settings, and wait until it is ready.
 
         Raises:
             ImageError: `what`, the image for example, lacks something.
             EngineError: the box ended, and `explain` has no better error for its last words.
         """
-        self.connection.send_raw(program(self.guest))
+        self.connection.send_raw(program(main))
         try:
-            ready = (await self.connection.request(settings, b"", decode_ready)[1]).content
+            ready = await self.connection.request(settings, b"", decode_ready)[1]
         except SandboxLostError as error:
             said = self.connection.stderr
             raise explain(said) or EngineError(f"the box ended while it was started: {said or error}") from error
         if ready.unfit:
             raise ImageError(f"{what} lacks {ready.unfit}")
-        return ready
+        self.has_bash = ready.bash
 
     async def ping(self, timeout: float) -> None:
         """Wait for a sign of life, without any help for the box."""
         await self.ask({"op": "ping"}, b"", decode_nothing, timeout, helped=False)
 
+    async def read_file(self, path: str, limit: int, user: str | None = None) -> bytes:
+        """Read a file in pieces; `SandboxFileError` as of `Executor.read_file`."""
+        content = bytearray()
+        while True:
+            piece = await self.file("read", path, decode_report, user=user, offset=len(content), limit=limit)
+            content += piece
+            if len(content) > limit:
+                raise too_large(path, limit)
+            if len(piece) < PIECE:
+                return bytes(content)
+
+    async def write_file(self, path: str, data: bytes, user: str | None = None) -> None:
+        """Write a file in pieces; `SandboxFileError` as of `Executor.write_file`."""
+        for offset in range(0, max(len(data), 1), PIECE):
+            piece = data[offset : offset + PIECE]
+            await self.file("write", path, decode_report, piece, user=user, offset=offset)
+
+    async def file(
+        self,
+        operation: str,
+        path: str,
+        decode: Decode[Content | Fault],
+        data: bytes = b"",
+        *,
+        user: str | None = None,
+        **fields: Any,
+    ) -> Content:
+        """Make one request about a file."""
+        if len(path.encode("utf-8", "surrogatepass")) >= _LONGEST_PATH:
+            raise file_error(errno.ENAMETOOLONG, path, f"a path has less than {_LONGEST_PATH} bytes")
+        header = {"op": "file", "do": operation, "path": path, "user": user, **fields}
+        content = await self.ask(header, data, decode, PATIENCE)
+        if not isinstance(content, Fault):
+            return content
+        if content.stage == "user":
+            raise ValueError(f"user={user!r}: {content.detail}")
+        raise file_error(content.errno, path, content.detail)
+
     async def ask(
-        self, header: dict[str, Any], payload: bytes, decode: Decode[Content], patience: float, *, helped: bool = True
+        self,
+        header: dict[str, Any],
+        payload: bytes,
+        decode: Decode[Content],
+        patience: float,
+        *,
+        helped: bool = True,
+        unseen: Callable[[Content], None] = lambda content: None,
     ) -> Content:
         """Send one request and return the content of its answer.
 
-        If this is cancelled, the request is ended first. If the box does not end it, the connection is.
+        If this is cancelled, the request is ended first, and `unseen` takes its answer. If the box does not end it, the
+        connection is.
 
         Raises:
             SandboxLostError: the box has ended, or broke the protocol, or did not answer in time.
         """
         number, reply = self.connection.request(header, payload, decode)
         try:
-            answer = await self._in_patience(reply, patience, helped)
+            return await self.in_patience(reply, patience, helped=helped)
         except asyncio.CancelledError:
-            await finish(self._interrupt(number, reply, header["op"]))
+            await finish(self._interrupt(number, reply, unseen))
             raise
-        self._note(header["op"], answer, unseen=False)
-        return answer.content
 
-    async def _interrupt(self, number: int, reply: asyncio.Future[Answer[Any]], operation: str) -> None:
+    async def _interrupt(self, number: int, reply: asyncio.Future[Content], unseen: Callable[[Content], None]) -> None:
         self.connection.interrupt(number)
         try:
-            answer = await self._in_patience(reply, self.limits.grace + MARGIN, helped=True)
+            answer = await self.in_patience(reply, self._grace + MARGIN)
         except SandboxLostError as error:
             self.connection.abort(f"it did not end a cancelled call: {error}")
         else:
-            self._note(operation, answer, unseen=True)
+            unseen(answer)
 
-    def _note(self, operation: str, answer: Answer[Any], *, unseen: bool) -> None:
-        """Take note of an answer; the caller of an unseen one is gone."""
-
-    async def _in_patience(
-        self, reply: asyncio.Future[Answer[Content]], patience: float, helped: bool
-    ) -> Answer[Content]:
+    async def in_patience(self, reply: asyncio.Future[Content], patience: float, *, helped: bool = True) -> Content:
         """Await an answer. SandboxLostError if nothing of it came within `patience` seconds, nor with help."""
         loop, received = asyncio.get_running_loop(), self.connection.received
         began = loop.time()

@@ -11,9 +11,8 @@ import os
 import socket
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ..errors import SandboxLostError
 from ..guest.protocol import MAX_CALL, Decoder, ProtocolError, encode, split
@@ -27,14 +26,6 @@ _STREAM_HEADER = 8  # a stream's number, three zeros, and a u32 length, before e
 _STDERR_TAIL = 4096  # bytes kept of the supervisor's standard error
 
 
-@dataclass(slots=True, frozen=True)
-class Answer(Generic[Content]):
-    """The supervisor's answer to one request, decoded."""
-
-    content: Content
-    retire: str  # the reason why the box should not be used again, or ""
-
-
 class Connection(asyncio.Protocol):
     """Sends requests, and matches answers to them by id. Any other message ends the connection."""
 
@@ -44,6 +35,7 @@ class Connection(asyncio.Protocol):
         self.on_end: Callable[[], None] | None = None  # called when the box has ended
         self.on_call: Callable[[int, bytes], None] | None = None  # takes calls of the code; None while no code runs
         self.received = 0  # bytes so far
+        self.retire = ""  # the reason that the guest gave why the box should not be used again: a category, a detail
         self._stderr = bytearray()
         # The longest answer is a file, or the output of a call, and 1 MiB for everything else. A call of a `Box` may
         # ask for 16 MiB of each stream, whatever the limits.
@@ -66,10 +58,10 @@ class Connection(asyncio.Protocol):
 
     def request(
         self, header: dict[str, Any], payload: bytes, decode: Decode[Content]
-    ) -> tuple[int, asyncio.Future[Answer[Content]]]:
+    ) -> tuple[int, asyncio.Future[Content]]:
         """Send a request. Return its id and its answer, which fails with `SandboxLostError` if the box is lost."""
         number, self._next_id = self._next_id, self._next_id + 1
-        answer: asyncio.Future[Answer[Content]] = self._loop.create_future()
+        answer: asyncio.Future[Content] = self._loop.create_future()
         if self.lost is not None or self._transport is None:
             answer.set_exception(SandboxLostError(self.lost or "it is not connected"))
         else:
@@ -165,7 +157,8 @@ class Connection(asyncio.Protocol):
         if type(number) is not int or number not in self._waiting or not isinstance(lengths, list):
             raise ProtocolError(f"an answer to request {shown(number)}, which was not sent, or without lengths")
         waiting, decode = self._waiting[number]
-        answer = Answer(decode(header, split(payload, lengths)), decode_retire(header))
+        answer, retire = decode(header, split(payload, lengths)), decode_retire(header)
+        self.retire = self.retire or retire
         del self._waiting[number]
         if not waiting.done():
             waiting.set_result(answer)

@@ -11,7 +11,7 @@ import concurrent.futures
 import copy
 import logging
 from abc import abstractmethod
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self
 
 from ..cancellation import finish, stop
 from ..errors import SandboxTimeoutError
@@ -20,16 +20,16 @@ from ..limits import Limits, check_timeout
 from .client import Client
 from .connection import Connection
 
-Guest = TypeVar("Guest", bound=Client)
-
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT = 60.0  # seconds until a box is ready
 CLOSE_SECONDS = 15.0  # for the removal of a box when it is closed
 
 
-class SupervisedSandbox(Sandbox, Generic[Guest]):
+class SupervisedSandbox(Sandbox):
     """A box with a guest of one kind."""
+
+    _main: ClassVar[Literal["supervisor", "box"]]  # the guest's module that runs in the box
 
     def __init__(self, *, limits: Limits, start_timeout: float) -> None:
         self.limits = limits
@@ -45,7 +45,7 @@ class SupervisedSandbox(Sandbox, Generic[Guest]):
     def _renew(self) -> None:
         """Become a box that was not started. A subclass adds the things of its own that belong to one box."""
         self._state = "new"
-        self._box: Guest | None = None
+        self._box: Client | None = None
         self._lost = ""  # why there is no box any more
         self._autopsy: asyncio.Task[bool] | None = None  # finds out whether a box that has ended ran out of memory
         self._opening: asyncio.Task[None] | None = None
@@ -63,10 +63,6 @@ class SupervisedSandbox(Sandbox, Generic[Guest]):
     @abstractmethod
     async def _launch(self) -> Connection:
         """Start a process that reads the guest's program; nothing is left if this fails or is cancelled."""
-
-    @abstractmethod
-    def _guest(self, connection: Connection) -> Guest:
-        """Return the client of the guest at the other end."""
 
     @abstractmethod
     def _settings(self) -> dict[str, Any]:
@@ -98,6 +94,11 @@ class SupervisedSandbox(Sandbox, Generic[Guest]):
         """Bring a new box into the state that it has after `start`."""
 
     # Its life.
+
+    @property
+    def _loss(self) -> str:
+        """Why the box is lost; "" if it is not, as far as is known."""
+        return self._lost or (self._box is not None and self._box.connection.lost) or ""
 
     @property
     def lifetime(self) -> float:
@@ -140,7 +141,7 @@ class SupervisedSandbox(Sandbox, Generic[Guest]):
             await self._prepare()
             async with asyncio.timeout(self.start_timeout) as deadline:
                 connection = await self._launch()
-                self._box = box = self._guest(connection)
+                self._box = box = Client(connection, self.limits.grace, self._revive)
                 await self._boot(box)
                 connection.on_end = self._examine
                 self._lost = ""
@@ -153,8 +154,8 @@ class SupervisedSandbox(Sandbox, Generic[Guest]):
                 raise SandboxTimeoutError(message) from error
             raise
 
-    async def _boot(self, box: Guest) -> None:
-        await box.boot(self._settings(), self.what, self._explain)
+    async def _boot(self, box: Client) -> None:
+        await box.boot(self._main, self._settings(), self.what, self._explain)
 
     def _examine(self) -> None:
         # Find out now why the box has ended: the engine soon forgets its events.

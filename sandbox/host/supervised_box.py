@@ -1,13 +1,15 @@
 """SupervisedBox: the contract of a box over a connection to its guest (`guest/box.py`).
 
-`supervised.py` has the life of a box; `box_client.py` makes the requests to one.
+`supervised.py` has the life of a box; `client.py` waits for the answers of one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
+import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -18,27 +20,28 @@ from ..arguments import checked_environment, content_of
 from ..base import ExecutionResult, Status
 from ..box import EXEC_TIMEOUT, MAX_FILE, MAX_OUTPUT, NO_VARIABLES, Box, Capability
 from ..cancellation import finish
-from ..errors import SandboxLostError, file_error
+from ..errors import SandboxError, SandboxLostError, file_error
 from ..guest.folders import FolderError, Unpacker, pack, raise_error
-from ..guest.protocol import Decoder, ProtocolError
+from ..guest.protocol import MAX_PAYLOAD, Decoder, ProtocolError
 from ..lifecycle import RetireReason
 from ..limits import check_timeout, count_of
-from .box_client import BoxClient
 from .box_process import RemoteProcess
-from .client import OutOfMemoryError
-from .connection import Connection
+from .client import MARGIN, PATIENCE, Client, OutOfMemoryError
+from .messages import Fault, decode_fault, decode_nothing, decode_program
 from .supervised import SupervisedSandbox
 
 Result = TypeVar("Result")
 
+_MAX_INPUT = 64 << 20  # bytes of the standard input of one call
 _STALL_SECONDS = 30.0  # in which no byte of a folder goes in or out: the code may have stopped the process that copies
 _STALLED = "the copy was ended before its end, or stopped"
 _OUTPUTS = range(1 << 10, (16 << 20) + 1)  # bytes kept of each stream
 
 
-class SupervisedBox(SupervisedSandbox[BoxClient], Box):
+class SupervisedBox(SupervisedSandbox, Box):
     """A box behind a guest."""
 
+    _main = "box"
     capabilities = frozenset({Capability.STREAMS, Capability.TTY, Capability.USERS})
 
     def clone(self) -> Self:
@@ -49,13 +52,9 @@ class SupervisedBox(SupervisedSandbox[BoxClient], Box):
         self._out_of_memory = False
         self._freezing = asyncio.Lock()
 
-    def _guest(self, connection: Connection) -> BoxClient:
-        return BoxClient(connection, self.limits, self._revive)
-
     @property
     def retire_reason(self) -> RetireReason | None:
-        lost = self._lost or (self._box is not None and self._box.connection.lost) or ""
-        return RetireReason("oom" if self._out_of_memory else "lost", lost) if lost else None
+        return RetireReason("oom" if self._out_of_memory else "lost", self._loss) if self._loss else None
 
     async def exec(
         self,
@@ -74,10 +73,10 @@ class SupervisedBox(SupervisedSandbox[BoxClient], Box):
         spec = {**_spec(command, cwd, env, user), "max_output": max_output}
         started = time.perf_counter()
         try:
-            return await self._with_box(lambda box: box.exec(spec, input, timeout))
+            result = await self._with_box(lambda box: _run(box, spec, input, timeout))
         except OutOfMemoryError as error:
-            seconds = time.perf_counter() - started
-            return ExecutionResult(status=Status.OOM, stderr=f"{error}\n", state_lost=True, duration=seconds)
+            result = ExecutionResult(status=Status.OOM, stderr=f"{error}\n", state_lost=True)
+        return dataclasses.replace(result, duration=time.perf_counter() - started)
 
     @contextlib.asynccontextmanager
     async def open(
@@ -96,18 +95,31 @@ class SupervisedBox(SupervisedSandbox[BoxClient], Box):
     async def _opened(
         self, spec: Mapping[str, Any], tty: tuple[int, int] | None = None
     ) -> AsyncIterator[RemoteProcess]:
-        process = await self._with_box(lambda box: box.open(spec, tty, self._lost_error))
+        process = await self._with_box(lambda box: self._open_program(box, spec, tty))
         try:
             yield process
         finally:
             await finish(process.release())
 
+    async def _open_program(self, box: Client, spec: Mapping[str, Any], tty: tuple[int, int] | None) -> RemoteProcess:
+        request = {"op": "open", "tty": tty}
+        number, reply = box.connection.request(request, json.dumps(spec).encode(), decode_fault)
+        process = RemoteProcess(box.connection, number, tty is not None, self._lost_error)
+        try:
+            fault = await box.in_patience(reply, PATIENCE)
+        except asyncio.CancelledError:
+            await finish(process.release())
+            raise
+        if fault is not None:
+            raise _fault_error(fault, spec)
+        return process
+
     async def write_file(self, path: str, data: bytes | str, *, user: str | int | None = None) -> None:
         content = content_of(data)
-        await self._with_box(lambda box: box.write_file(path, _user(user), content))
+        await self._with_box(lambda box: box.write_file(path, content, _user(user)))
 
     async def read_file(self, path: str, *, user: str | int | None = None, limit: int = MAX_FILE) -> bytes:
-        return await self._with_box(lambda box: box.read_file(path, _user(user), limit))
+        return await self._with_box(lambda box: box.read_file(path, limit, _user(user)))
 
     async def ping(self, *, timeout: float = 2.0) -> None:
         check_timeout(timeout)
@@ -149,14 +161,14 @@ class SupervisedBox(SupervisedSandbox[BoxClient], Box):
         """Stop every process of the box but the guest, for one snapshot at a time."""
         async with self._freezing:
             try:
-                await self._with_box(lambda box: box.freeze())
+                await self._with_box(lambda box: box.ask({"op": "freeze"}, b"", decode_nothing, PATIENCE))
                 yield
             finally:  # also where the request was cancelled: the guest may have carried it out
                 if self._box is not None:
                     with contextlib.suppress(SandboxLostError):
-                        await finish(self._with_box(lambda box: box.thaw()))
+                        await finish(self._with_box(lambda box: box.ask({"op": "thaw"}, b"", decode_nothing, PATIENCE)))
 
-    async def _with_box(self, request: Callable[[BoxClient], Coroutine[Any, Any, Result]]) -> Result:
+    async def _with_box(self, request: Callable[[Client], Coroutine[Any, Any, Result]]) -> Result:
         """Make a request. Give up a box that is lost.
 
         Raises:
@@ -182,6 +194,30 @@ class SupervisedBox(SupervisedSandbox[BoxClient], Box):
     def _new_lost_error(self) -> SandboxLostError:
         kind = OutOfMemoryError if self._out_of_memory else SandboxLostError
         return kind(f"the box is lost: {self._lost}")
+
+
+async def _run(box: Client, spec: Mapping[str, Any], data: bytes, timeout: float) -> ExecutionResult:
+    """Run a program to its end; the duration is for the caller to fill in."""
+    text = json.dumps(spec).encode()
+    if len(data) > _MAX_INPUT or len(text) + len(data) > MAX_PAYLOAD:
+        raise ValueError(f"input has at most {_MAX_INPUT} bytes, got {len(data)}: write it to a file")
+    header = {"op": "exec", "spec": len(text), "timeout": timeout}
+    result = await box.ask(header, text + data, decode_program, timeout + MARGIN)
+    if not isinstance(result, Fault):
+        return result
+    if result.stage != "start":
+        raise _fault_error(result, spec)
+    return ExecutionResult(status=Status.ERROR, stderr=f"{result.detail}\n", exit_code=126)
+
+
+def _fault_error(fault: Fault, spec: Mapping[str, Any]) -> Exception:
+    """Return the error for a program that was not started."""
+    if fault.stage == "user":
+        return ValueError(f"user={spec.get('user')!r}: {fault.detail}")
+    if fault.stage == "cwd" or "command" not in spec:
+        path = spec.get("pack") or spec.get("unpack") or spec.get("cwd")
+        return file_error(fault.errno, str(path), fault.detail)
+    return SandboxError(fault.detail)
 
 
 def _spec(

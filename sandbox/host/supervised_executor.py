@@ -1,6 +1,6 @@
 """SupervisedExecutor: the executor contract over a connection to a supervisor (`guest/supervisor.py`).
 
-`supervised.py` has the life of a box; `supervisor_client.py` makes the requests to one.
+`supervised.py` has the life of a box; `client.py` waits for the answers of one.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from ..base import DEFAULT_TIMEOUT, ExecutionResult, Executor, FileEntry, Status
 from ..errors import ImageError, SandboxLostError, file_error
 from ..guest.protocol import SESSIONS
 from ..lifecycle import RetireReason
-from ..limits import Limits, check_timeout
-from .client import OutOfMemoryError
-from .connection import Connection
-from .outside_calls import Offer, check_not_waiting
+from ..limits import Limits, check_timeout, size_of
+from .client import MARGIN, PATIENCE, Client, OutOfMemoryError
+from .messages import decode_execution, decode_fault, decode_listing, decode_nothing
+from .outside_calls import Offer, OutsideCalls, check_not_waiting
 from .supervised import SupervisedSandbox
-from .supervisor_client import SupervisorClient
 
 Result = TypeVar("Result")
-Request = Callable[[SupervisorClient], Coroutine[Any, Any, Result]]
+Request = Callable[[Client], Coroutine[Any, Any, Result]]
 
 logger = logging.getLogger(__name__)
 
 
-class SupervisedExecutor(SupervisedSandbox[SupervisorClient], Executor):
-    """A box behind a supervisor."""
+class SupervisedExecutor(SupervisedSandbox, Executor):
+    """A box behind a supervisor, to which requests are made one at a time."""
 
+    _main = "supervisor"
     _reusable = True  # whether a reset in place brings back everything
 
     def __init__(self, *, limits: Limits, files: Mapping[str, bytes | str] | None, start_timeout: float) -> None:
@@ -51,14 +51,20 @@ class SupervisedExecutor(SupervisedSandbox[SupervisorClient], Executor):
         self._to_be_replaced = False  # by the next call
         self._unreported: set[str] = set()  # the sessions that have lost their state, while no result has said so
 
-    def _guest(self, connection: Connection) -> SupervisorClient:
-        return SupervisorClient(connection, self.limits, self._unreported, self._revive)
-
     async def _fill(self) -> None:
         assert self._box is not None
-        await self._box.write_files(self.files)
+        await self._write_files(self._box)
         if self._offer is not None:
-            await self._box.offer(self._offer)
+            await self._send(self._box, self._offer)
+
+    async def _write_files(self, box: Client) -> None:
+        for path, data in self.files.items():
+            await box.write_file(path, data)
+
+    async def _send(self, box: Client, offer: Offer) -> None:
+        fault = await box.ask({"op": "offer"}, offer.module, decode_fault, PATIENCE)
+        if fault is not None:
+            raise file_error(fault.errno, "tools", fault.detail)
 
     # The contract.
 
@@ -71,14 +77,17 @@ class SupervisedExecutor(SupervisedSandbox[SupervisorClient], Executor):
         return await self._execute("bash", command, timeout)
 
     async def write_file(self, path: str, data: bytes | str) -> None:
-        content = content_of(data)
+        content, limit = content_of(data), size_of(self.limits.max_file)
+        if len(content) > limit:
+            raise file_error(errno.EFBIG, path, f"the data has {len(content)} bytes, Limits.max_file is {limit}")
         await self._with_files(path, lambda box: box.write_file(path, content))
 
     async def read_file(self, path: str) -> bytes:
-        return await self._with_files(path, lambda box: box.read_file(path))
+        return await self._with_files(path, lambda box: box.read_file(path, size_of(self.limits.max_file)))
 
     async def list_files(self, path: str = ".", *, recursive: bool = False) -> list[FileEntry]:
-        return await self._with_files(path, lambda box: box.list_files(path, recursive))
+        fields = {"limit": size_of(self.limits.max_file), "recursive": recursive}
+        return await self._with_files(path, lambda box: box.file("list", path, decode_listing, **fields))
 
     async def ping(self, *, timeout: float = 2.0) -> None:
         check_timeout(timeout)
@@ -91,7 +100,7 @@ class SupervisedExecutor(SupervisedSandbox[SupervisorClient], Executor):
             self._offer = None
             if self.retire_reason is None and self._reusable:
                 try:
-                    await self._with_box(lambda box: box.reset(self.files))
+                    await self._with_box(self._clean)
                 except SandboxLostError as error:
                     self._require_open()
                     logger.info("a box was lost at its reset and is replaced: %s", error)
@@ -99,10 +108,21 @@ class SupervisedExecutor(SupervisedSandbox[SupervisorClient], Executor):
                 await self._replace()
             self._unreported.clear()
 
+    async def _clean(self, box: Client) -> None:
+        """Clean the box in place and write the files. If this does not come to its end, the box is retired."""
+        try:
+            await box.ask({"op": "reset"}, b"", decode_nothing, PATIENCE)
+            if not box.connection.retire:
+                await self._write_files(box)
+        except BaseException:
+            box.connection.retire = box.connection.retire or "reset: it did not come to its end"
+            self._unreported.update(SESSIONS)
+            raise
+
     async def offer(self, functions: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
         offer = Offer(functions, answer)
         async with self._its_turn():
-            await self._with_box(lambda box: box.offer(offer))
+            await self._with_box(lambda box: self._send(box, offer))
             self._offer = offer
 
     @contextlib.asynccontextmanager
@@ -113,21 +133,43 @@ class SupervisedExecutor(SupervisedSandbox[SupervisorClient], Executor):
 
     @property
     def retire_reason(self) -> RetireReason | None:
-        if self._lost:
-            return RetireReason("lost", self._lost)
-        return None if self._box is None else self._box.retire_reason
+        if self._loss or self._box is None:
+            return RetireReason("lost", self._loss) if self._loss else None
+        category, _, detail = self._box.connection.retire.partition(": ")
+        return RetireReason(category, detail) if category else None
 
     async def _execute(self, operation: str, source: str, timeout: float) -> ExecutionResult:
         timeout = check_timeout(timeout)
         async with self._its_turn():
             started = time.perf_counter()
             try:
-                result = await self._with_box(lambda box: box.execute(operation, source, timeout))
+                result = await self._with_box(lambda box: self._run(box, operation, source, timeout))
             except OutOfMemoryError as error:
                 result = ExecutionResult(status=Status.OOM, stderr=f"{error}\n", state_lost=True)
             state_lost = result.state_lost or operation in self._unreported
             self._unreported.discard(operation)
         return dataclasses.replace(result, duration=time.perf_counter() - started, state_lost=state_lost)
+
+    async def _run(self, box: Client, operation: str, source: str, timeout: float) -> ExecutionResult:
+        """Run code in one of the two sessions; the duration is for the caller to fill in."""
+        data = source.encode("utf-8", "surrogatepass")
+        problem = ""  # because of which no session could read the code
+        if len(data) > size_of(self.limits.max_code):
+            problem = f"the code has {len(data)} bytes, Limits.max_code is {self.limits.max_code}\n"
+        elif operation == "bash" and b"\0" in data:
+            problem = "bash: a command cannot hold a NUL character\n"
+        if problem:
+            return ExecutionResult(status=Status.ERROR, stderr=problem, exit_code=1)
+
+        def note(result: ExecutionResult) -> None:
+            if result.state_lost:
+                self._unreported.add(operation)
+
+        header, patience = {"op": operation, "timeout": timeout}, timeout + self.limits.grace + MARGIN
+        execution = box.ask(header, data, decode_execution, patience, unseen=note)
+        if self._offer is None:
+            return await execution
+        return await OutsideCalls(box.connection, self._offer).during(execution)
 
     async def _with_files(self, path: str, request: Request[Result]) -> Result:
         async with self._its_turn():

@@ -14,7 +14,6 @@ from ..host.messages import supervisor_settings
 from ..host.seccomp import compiled_filter, default_seccomp
 from ..host.supervised import START_TIMEOUT
 from ..host.supervised_executor import SupervisedExecutor
-from ..host.supervisor_client import SupervisorClient
 from ..keywords import checks_keywords
 from ..limits import Limits, check_limits, size_of
 from . import bubblewrap
@@ -22,7 +21,7 @@ from .bwrap_sandbox import BwrapSandbox, not_held, require_bubblewrap
 
 
 @checks_keywords(limits=Limits)
-class BwrapExecutor(BwrapSandbox[SupervisorClient], SupervisedExecutor):
+class BwrapExecutor(BwrapSandbox, SupervisedExecutor):
     """A box in namespaces of its own: no network, no files but the system's, no processes but its own.
 
         async with BwrapExecutor() as box:

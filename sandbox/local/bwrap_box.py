@@ -14,7 +14,6 @@ from ..box import Capability
 from ..box_image import BoxImage
 from ..cancellation import undone
 from ..errors import EngineError
-from ..host.box_client import BoxClient
 from ..host.seccomp import box_seccomp, compiled_filter
 from ..host.supervised import START_TIMEOUT
 from ..host.supervised_box import SupervisedBox
@@ -31,7 +30,7 @@ _PROGRAMS = ("unshare", "mount", "umount", "prlimit", "setpriv")  # of util-linu
 
 
 @checks_keywords(limits=Limits)
-class BwrapBox(BwrapSandbox[BoxClient], SupervisedBox):
+class BwrapBox(BwrapSandbox, SupervisedBox):
     """A box of bubblewrap: the code is root in a root file system that it can write, and reaches nothing else.
 
         async with BwrapBox(image=BoxImage.rootfs("debian.tar")) as box:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import IO
 
 from ..errors import EngineError
-from ..host.supervised import Guest
 from ..limits import Limits
 from . import bubblewrap
 from .control_groups import RAN_OUT, ControlGroup, make_control_group
@@ -65,7 +64,7 @@ def _clean(group: ControlGroup, folder: Path | None) -> None:
         remove_folder(folder)
 
 
-class BwrapSandbox(HostSandbox[Guest, BwrapProcess]):
+class BwrapSandbox(HostSandbox[BwrapProcess]):
     """A box of bubblewrap. A subclass gives the command and the guest."""
 
     best_effort: bool

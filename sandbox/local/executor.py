@@ -12,10 +12,10 @@ from typing import IO, Any
 
 from ..arguments import checked_environment, checked_modules
 from ..errors import ImageError, SandboxClosedError
+from ..host.client import Client
 from ..host.messages import supervisor_settings
 from ..host.supervised import START_TIMEOUT
 from ..host.supervised_executor import SupervisedExecutor
-from ..host.supervisor_client import SupervisorClient
 from ..keywords import checks_keywords
 from ..limits import Limits, check_limits, size_of
 from .host_sandbox import HostSandbox
@@ -25,7 +25,7 @@ _NOT_HELD = ("cpus", "pids", "shm", "max_inodes")  # limits that cannot be set f
 
 
 @checks_keywords(limits=Limits)
-class LocalExecutor(HostSandbox[SupervisorClient, LocalProcess], SupervisedExecutor):
+class LocalExecutor(HostSandbox[LocalProcess], SupervisedExecutor):
     """A box that is a subprocess on this machine: FOR CODE THAT YOU TRUST. IT PROTECTS NOBODY.
 
         async with LocalExecutor() as box:
@@ -122,7 +122,7 @@ class LocalExecutor(HostSandbox[SupervisorClient, LocalProcess], SupervisedExecu
         environment = {"TMPDIR": tmp, **self.env}
         return supervisor_settings(limits, workspace, environment, self.preload, local=local, rlimits=rlimits)
 
-    async def _boot(self, box: SupervisorClient) -> None:
+    async def _boot(self, box: Client) -> None:
         await super()._boot(box)
         assert self._process is not None
         self._process.note_folder()

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from typing import IO, Generic, Protocol, TypeVar
 
 from ..host.connection import Connection
-from ..host.supervised import Guest, SupervisedSandbox
+from ..host.supervised import SupervisedSandbox
 from ..limits import Limits
 
 
@@ -28,7 +28,7 @@ class HostProcess(Protocol):
 Process = TypeVar("Process", bound=HostProcess)
 
 
-class HostSandbox(SupervisedSandbox[Guest], Generic[Guest, Process]):
+class HostSandbox(SupervisedSandbox, Generic[Process]):
     """A box behind a guest that this process has started."""
 
     def _renew(self) -> None:

@@ -152,7 +152,7 @@ async def test_a_second_answer_is_not_the_answer_of_the_next_call(box: RealBox) 
     assert box.retire_reason == ("protocol", "")
     assert await usable(box)
     assert box._box is not None
-    await box._box.reset({})
+    await box._clean(box._box)
     assert box.retire_reason == ("protocol", "")  # whichever call comes next, and however many
 
 

@@ -72,7 +72,7 @@ codes = [child.wait() for child in children]
     assert (await box.python("kept")).value == "1"
     assert box.retire_reason is None
     assert box._box is not None
-    await box._box.reset({})
+    await box._clean(box._box)
     assert box.retire_reason == ("oom", "")  # a process of the box was killed for memory, though no call failed
 
 
@@ -131,7 +131,7 @@ read()
 
 @pytest.mark.usefixtures("nothing_left")
 async def test_long_system_calls_do_not_cost_the_box(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.sandbox.host.supervisor_client.MARGIN", 1.0)
+    monkeypatch.setattr("gymnast.sandbox.host.supervised_executor.MARGIN", 1.0)
     async with DockerExecutor(limits=dataclasses.replace(LIMITS, cpus=0.2)) as box:
         result = await box.python(LONG_CALLS, timeout=3)
         assert (result.status, result.state_lost) == (Status.TIMEOUT, True)

@@ -225,7 +225,7 @@ async def test_half_a_character_in_an_answer_can_be_printed(box: CounterfeitBox)
 
 
 async def test_a_long_answer_survives_a_stall_of_the_hosts_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.sandbox.host.supervisor_client.MARGIN", 0.01)
+    monkeypatch.setattr("gymnast.sandbox.host.supervised_executor.MARGIN", 0.01)
     async with CounterfeitBox(Limits(grace=0.01, max_output="2m")) as box:
         box.answer = {**RAN, "value": False, "lengths": [8 << 20, 0, 0, 0, 0, 0, 0]}, bytes(8 << 20)
         call = asyncio.create_task(box.python("print()", timeout=0.1))

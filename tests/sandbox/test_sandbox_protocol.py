@@ -119,7 +119,8 @@ async def test_a_reply_reaches_its_request_byte_by_byte() -> None:
     data = piece(b"warning", stream=2) + piece(encode({"id": number, "lengths": [2, 1]}, b"abc"))
     for index in range(len(data)):
         conn.data_received(data[index : index + 1])
-    assert await reply == connection.Answer([b"ab", b"c"], retire="")
+    assert await reply == [b"ab", b"c"]
+    assert conn.retire == ""
     assert conn.stderr == "warning"
 
 

@@ -83,7 +83,7 @@ async def engine_process(image: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
 async def test_a_stalled_engine_holds_no_call(
     engine_process: asyncio.subprocess.Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gymnast.sandbox.host.supervisor_client.MARGIN", 0.5)
+    monkeypatch.setattr("gymnast.sandbox.host.supervised_executor.MARGIN", 0.5)
     monkeypatch.setattr("gymnast.sandbox.host.client.REVIVAL_SECONDS", 1.0)
     monkeypatch.setattr("gymnast.sandbox.docker.client.CALL_SECONDS", 2.0)
     async with DockerExecutor(limits=LIMITS) as box, box.clone() as other:

@@ -98,7 +98,7 @@ async def test_a_box_that_is_killed_under_a_call(own_box: RealBox) -> None:
 @pytest.mark.fault(36)
 @pytest.mark.usefixtures("much_patience")
 async def test_a_frozen_box_is_given_up(own_box: RealBox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.sandbox.host.supervisor_client.MARGIN", 0.5)
+    monkeypatch.setattr("gymnast.sandbox.host.supervised_executor.MARGIN", 0.5)
     patience = 0.2 + LIMITS.grace + 0.5
     with frozen(own_box):
         started = time.monotonic()
@@ -114,7 +114,7 @@ async def test_a_frozen_box_is_given_up(own_box: RealBox, monkeypatch: pytest.Mo
 @pytest.mark.fault(36)
 @pytest.mark.usefixtures("much_patience")
 async def test_a_cancelled_call_on_a_frozen_box_ends(own_box: RealBox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.sandbox.host.supervisor_client.MARGIN", 0.5)
+    monkeypatch.setattr("gymnast.sandbox.host.supervised_executor.MARGIN", 0.5)
     with frozen(own_box):
         running = asyncio.ensure_future(own_box.python("1", timeout=60))
         assert await eventually(lambda: is_busy(own_box), 5)
