@@ -46,7 +46,6 @@ class Check(Generic[Kind]):
     sentence: str  # what must hold
     needs: frozenset[str]  # of NEEDS, or capabilities of a box
     function: Callable[[Kind], Awaitable[None]]
-    resets: bool = True
 
     async def __call__(self, box: Kind) -> None:
         """Reset a started executor and check it; checks of its life use its clones. A `Box` is not reset.
@@ -57,7 +56,7 @@ class Check(Generic[Kind]):
         deadline = asyncio.timeout(SECONDS)
         try:
             async with deadline:
-                if self.resets:
+                if isinstance(box, Executor):
                     await box.reset()
                 await self.function(box)
         except TimeoutError as error:
@@ -69,10 +68,10 @@ class Check(Generic[Kind]):
         return self.name
 
 
-def box_check(*needs: str) -> Callable[[Callable[[Executor], Awaitable[None]]], Check[Executor]]:
-    """Make a check of a function of a started, clean box. Its name and docstring become the check's."""
+def box_check(*needs: str) -> Callable[[Callable[[Kind], Awaitable[None]]], Check[Kind]]:
+    """Make a check of a function of a started box. Its name and docstring become the check's."""
 
-    def decorate(function: Callable[[Executor], Awaitable[None]]) -> Check[Executor]:
+    def decorate(function: Callable[[Kind], Awaitable[None]]) -> Check[Kind]:
         sentence = " ".join((function.__doc__ or "").split())
         return Check(name=function.__name__, sentence=sentence, needs=frozenset(needs), function=function)
 

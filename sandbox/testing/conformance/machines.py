@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from ...base import Status
@@ -20,19 +19,9 @@ from ...errors import (
     SandboxFileTooLargeError,
     SandboxPermissionError,
 )
-from .checks import PROMPT, SHORT, Check, expect, raises, require, require_capped
+from .checks import PROMPT, SHORT, box_check, expect, raises, require, require_capped
 
 _NOBODY = 65534
-
-
-def machine_check(*needs: Capability) -> Callable[[Callable[[Box], Awaitable[None]]], Check[Box]]:
-    """Make a check of a function of a started box. Its name and docstring become the check's."""
-
-    def decorate(function: Callable[[Box], Awaitable[None]]) -> Check[Box]:
-        sentence = " ".join((function.__doc__ or "").split())
-        return Check(name=function.__name__, sentence=sentence, needs=frozenset(needs), function=function, resets=False)
-
-    return decorate
 
 
 async def _alive(box: Box, pid: str) -> bool:
@@ -44,7 +33,7 @@ async def _alive(box: Box, pid: str) -> bool:
     return False
 
 
-@machine_check()
+@box_check()
 async def a_program_runs_to_its_end(box: Box) -> None:
     """A list is a program and its arguments; its output and exit code are the result."""
     script = 'printf "%s|" "$@"; echo oops >&2; exit 3'
@@ -53,13 +42,13 @@ async def a_program_runs_to_its_end(box: Box) -> None:
     expect(await box.exec(["true"]), status=Status.OK, exit_code=0, stdout="", stderr="", value=None)
 
 
-@machine_check()
+@box_check()
 async def a_text_is_run_by_a_shell(box: Box) -> None:
     """A text is the command of a shell, on several lines if need be."""
     expect(await box.exec("x=7\necho $((x * 6)) | cat && exit 5"), exit_code=5, stdout="42\n")
 
 
-@machine_check()
+@box_check()
 async def a_call_has_input_and_directory_and_variables(box: Box) -> None:
     """`input`, `cwd` and `env` are those of the program; without input, it reads nothing."""
     expect(await box.exec(["cat"], input=b"a" * 500_000), stdout="a" * 500_000)
@@ -69,7 +58,7 @@ async def a_call_has_input_and_directory_and_variables(box: Box) -> None:
     expect(result, stdout="/tmp\nä 'b'-\n")
 
 
-@machine_check()
+@box_check()
 async def a_program_that_is_not_there_is_a_result(box: Box) -> None:
     """Without the program the exit code is 127, if it cannot be run 126, as in a shell; a directory must exist."""
     result = await box.exec(["/nowhere/program"])
@@ -79,7 +68,7 @@ async def a_program_that_is_not_there_is_a_result(box: Box) -> None:
     await raises(SandboxFileNotFoundError, box.exec("true", cwd="/nowhere"), "exec(cwd='/nowhere')")
 
 
-@machine_check()
+@box_check()
 async def a_signal_that_ends_a_program_is_told(box: Box) -> None:
     """The exit code is minus the number of the signal that ended the program."""
     result = await box.exec(["sh", "-c", "echo before; kill -9 $$"])
@@ -87,7 +76,7 @@ async def a_signal_that_ends_a_program_is_told(box: Box) -> None:
     require(result.stdout == "before\n", "the output before the end is kept")
 
 
-@machine_check()
+@box_check()
 async def a_timeout_kills_all_that_the_call_has_started(box: Box) -> None:
     """After the timeout the program, its children and its orphans are dead, and the output so far is there."""
     began = time.monotonic()
@@ -101,7 +90,7 @@ async def a_timeout_kills_all_that_the_call_has_started(box: Box) -> None:
         require(not await _alive(box, pid), f"process {pid} of {pids} outlives the timeout of its call")
 
 
-@machine_check()
+@box_check()
 async def a_timeout_spares_the_processes_of_other_calls(box: Box) -> None:
     """A call that runs beside another, and processes that earlier calls left, go on when a call times out."""
     left = (await box.exec("sleep 600 >/dev/null 2>&1 & echo $!")).stdout.strip()
@@ -111,7 +100,7 @@ async def a_timeout_spares_the_processes_of_other_calls(box: Box) -> None:
     expect(await box.exec(f"kill -9 {left}"), status=Status.OK)
 
 
-@machine_check()
+@box_check()
 async def calls_run_side_by_side(box: Box) -> None:
     """A call does not wait for another one, and each gets its own output."""
     await box.exec("rm -f /tmp/pipe; mkfifo /tmp/pipe || true")
@@ -122,7 +111,7 @@ async def calls_run_side_by_side(box: Box) -> None:
     expect(await slow, stdout="through\n")
 
 
-@machine_check()
+@box_check()
 async def processes_that_a_call_leaves_go_on(box: Box) -> None:
     """A background process neither holds the call nor ends with it, though it writes to the call's output."""
     began = time.monotonic()
@@ -134,7 +123,7 @@ async def processes_that_a_call_leaves_go_on(box: Box) -> None:
     await box.exec(f"kill -9 {result.stdout.split()[0]}")
 
 
-@machine_check()
+@box_check()
 async def a_cancelled_call_is_ended(box: Box) -> None:
     """Cancelling a call kills its processes, and leaves the box usable."""
     call = asyncio.ensure_future(box.exec("echo $$ > /tmp/cancelled; sleep 600"))
@@ -144,7 +133,7 @@ async def a_cancelled_call_is_ended(box: Box) -> None:
     require(not await _alive(box, pid), "a cancelled program runs on")
 
 
-@machine_check()
+@box_check()
 async def output_is_capped(box: Box) -> None:
     """Long output keeps its head and its tail, with a marker between them; bytes that are no text are replaced."""
     script = "echo begin; i=0; while [ $i -lt 2000 ]; do echo 0123456789012345678; i=$((i+1)); done; echo end"
@@ -153,7 +142,7 @@ async def output_is_capped(box: Box) -> None:
     expect(await box.exec(r"printf '\377\376'"), stdout="\ufffd\ufffd")
 
 
-@machine_check()
+@box_check()
 async def arguments_are_checked(box: Box) -> None:
     """A timeout that is not positive and finite, and a command without a program, are errors, and nothing runs."""
     for timeout in (0, -1.0, float("inf"), float("nan")):
@@ -163,7 +152,7 @@ async def arguments_are_checked(box: Box) -> None:
     require(not (await box.exec("test -e /tmp/ran")).ok, "a refused command ran")
 
 
-@machine_check()
+@box_check()
 async def files_are_written_and_read(box: Box) -> None:
     """Files hold what was written, of any size and with any bytes; the folders above a file are made."""
     for data in (b"", bytes(range(256)), b"\n", b"x" * 3_000_001):
@@ -175,7 +164,7 @@ async def files_are_written_and_read(box: Box) -> None:
     require(await box.read_file("/tmp/link") == "ä\n".encode(), "read_file follows links")
 
 
-@machine_check()
+@box_check()
 async def unfit_files_are_errors(box: Box) -> None:
     """A missing file, a folder, a pipe, and a file over the limit are errors; nothing waits for a writer."""
     await box.exec("mkfifo /tmp/fifo; head -c 2000 /dev/zero > /tmp/zeros")
@@ -187,7 +176,7 @@ async def unfit_files_are_errors(box: Box) -> None:
     await raises(SandboxFileError, box.write_file("/tmp/zeros/below", b""), "writing below a file")
 
 
-@machine_check()
+@box_check()
 async def folders_go_in_and_out(box: Box) -> None:
     """A folder arrives with its modes and links, and comes out without links; patterns leave names out."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -205,7 +194,7 @@ async def folders_go_in_and_out(box: Box) -> None:
         await raises(SandboxFileTooLargeError, box.copy_out("/tmp/in", Path(scratch, "less"), limit=10_000), "too much")
 
 
-@machine_check(Capability.STREAMS)
+@box_check(Capability.STREAMS)
 async def an_open_program_is_read_and_written(box: Box) -> None:
     """What a program prints can be read as it comes, and it reads what is written; the exit code can be waited for."""
     async with box.open("echo ready; while read line; do echo got $line; done; echo over >&2; exit 7") as process:
@@ -221,7 +210,7 @@ async def an_open_program_is_read_and_written(box: Box) -> None:
         require(await process.read() == b"" and await process.wait() == 7, "the end can be asked for again")
 
 
-@machine_check(Capability.STREAMS)
+@box_check(Capability.STREAMS)
 async def streams_carry_any_amount(box: Box) -> None:
     """A program that is far ahead of its reader waits, and so does a writer; nothing is lost."""
     data = bytes(range(256)) * 20_000
@@ -231,7 +220,7 @@ async def streams_carry_any_amount(box: Box) -> None:
         await writing
 
 
-@machine_check(Capability.STREAMS)
+@box_check(Capability.STREAMS)
 async def a_program_may_close_its_input(box: Box) -> None:
     """What is written to a program that does not read any more is dropped, and so is what follows the end of input."""
     async with box.open("exec <&-; echo closed; sleep 609") as process:
@@ -247,7 +236,7 @@ async def a_program_may_close_its_input(box: Box) -> None:
     await box.ping()
 
 
-@machine_check(Capability.STREAMS)
+@box_check(Capability.STREAMS)
 async def an_open_program_ends_with_its_block(box: Box) -> None:
     """At the end of the block the program and all that it has started are killed."""
     async with box.open("(sleep 604 & echo $!); echo $$; echo ready; exec sleep 605") as process:
@@ -256,7 +245,7 @@ async def an_open_program_ends_with_its_block(box: Box) -> None:
         require(not await _alive(box, pid), f"process {pid} outlives its block")
 
 
-@machine_check(Capability.STREAMS)
+@box_check(Capability.STREAMS)
 async def an_open_program_is_signalled(box: Box) -> None:
     """A signal reaches the program and its children."""
     # A child that is not yet another program may swallow the signal.
@@ -272,7 +261,7 @@ async def an_open_program_is_signalled(box: Box) -> None:
         await process.signal(9)
 
 
-@machine_check(Capability.STREAMS, Capability.TTY)
+@box_check(Capability.STREAMS, Capability.TTY)
 async def a_program_runs_in_a_terminal(box: Box) -> None:
     """With `tty`, the program has a terminal, which echoes, sends signals for keys, and can be resized."""
     async with box.open("test -t 0 && test -t 1 && read x && echo got $x; sleep 608", tty=(80, 24)) as process:
@@ -285,7 +274,7 @@ async def a_program_runs_in_a_terminal(box: Box) -> None:
         await raises(TypeError, process.resize(80, 24), "resize() without a terminal")
 
 
-@machine_check(Capability.USERS)
+@box_check(Capability.USERS)
 async def programs_and_files_are_of_any_user(box: Box) -> None:
     """`user` is the user of a program and of a file operation: its rights are those of the user, by name or id."""
     expect(await box.exec("id -u; id -g", user="root"), stdout="0\n0\n")
@@ -303,7 +292,7 @@ async def programs_and_files_are_of_any_user(box: Box) -> None:
     expect(await box.exec("sleep 609", user=_NOBODY, timeout=SHORT), status=Status.TIMEOUT)
 
 
-@machine_check(Capability.SNAPSHOT, Capability.IMAGES)
+@box_check(Capability.SNAPSHOT, Capability.IMAGES)
 async def a_snapshot_holds_the_files_and_no_processes(box: Box) -> None:
     """A box of the snapshot has the files, whatever becomes of the first box; this one's processes go on."""
     left = (await box.exec("echo kept > /root/file; sleep 610 >/dev/null 2>&1 & echo $!")).stdout.strip()
@@ -315,7 +304,7 @@ async def a_snapshot_holds_the_files_and_no_processes(box: Box) -> None:
     await box.exec(f"kill -9 {left}")
 
 
-@machine_check()
+@box_check()
 async def a_box_is_used_between_its_start_and_its_end(box: Box) -> None:
     """Every method raises SandboxClosedError before start and after close; a box is started once."""
     other = box.clone()
