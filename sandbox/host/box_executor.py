@@ -119,8 +119,9 @@ class BoxExecutor(SupervisedExecutor):
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(self.limits), sock=ours)
-        user = None if self.user is None else 0
-        self._running.carry(connection, theirs, self.python_path, user)
+        self._running.carrying = asyncio.ensure_future(
+            self._running.carry(connection, theirs, self.python_path, None if self.user is None else 0)
+        )
         return connection
 
     def _settings(self) -> dict[str, Any]:
@@ -146,9 +147,9 @@ class _RunningBox:
         self._box = box
         self._log = log  # the file of the guest's standard error
         self._loop = asyncio.get_running_loop()
-        self._carrying: asyncio.Task[None] | None = None
+        self.carrying: asyncio.Task[None] | None = None
 
-    def carry(self, connection: Connection, theirs: socket.socket, python: str, user: int | None) -> None:
+    async def carry(self, connection: Connection, theirs: socket.socket, python: str, user: int | None) -> None:
         """Start the guest, and carry its streams until it or the connection ends.
 
         Args:
@@ -158,9 +159,6 @@ class _RunningBox:
             user: that the guest runs as; None for the box's own.
         """
         command = ["sh", "-c", _COMMAND, python, BOOT, self._log]
-        self._carrying = asyncio.ensure_future(self._carry(connection, theirs, command, user))
-
-    async def _carry(self, connection: Connection, theirs: socket.socket, command: list[str], user: int | None) -> None:
         problem, said = "", b""
         with theirs:
             try:
@@ -184,8 +182,8 @@ class _RunningBox:
 
     async def _close(self) -> None:
         try:
-            if self._carrying is not None:
-                await stop(self._carrying)
+            if self.carrying is not None:
+                await stop(self.carrying)
         finally:
             await finish(self._box.close())
 
