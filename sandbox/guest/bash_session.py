@@ -6,6 +6,7 @@ import os
 
 from . import processes
 from .protocol import ProtocolError
+from .python_worker import Reply
 from .session import Session, SessionHost
 
 _LONGEST = 1 << 16  # bytes of a reply: the path of a directory may be longer than a path that the kernel accepts
@@ -57,12 +58,7 @@ class BashSession(Session):
             raise ProtocolError(f"the shell gave {status[:80]!r} as a status")
         self.buffer.clear()
         code, self.cwd = int(status) & 0xFF, os.fsdecode(directory)
-        parts = [b"", b"", b""]
-        self.reply = {"status": "error" if code else "ok", "code": code, "value": False, "dropped": 0, "parts": parts}
-
-    def interrupt(self, began: processes.Moment) -> None:
-        """Interrupt the command for which the shell waits. The shell itself would ignore SIGINT, as its jobs do."""
-        self._interrupt_children(began)
+        self.reply = Reply("error" if code else "ok", code)
 
     def reset(self) -> None:
         self.cwd, self.lost = self.box.workspace, False

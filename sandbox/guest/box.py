@@ -7,7 +7,6 @@ request. When its host is gone it ends, and the kernel kills the rest.
 
 from __future__ import annotations
 
-import collections
 import errno
 import json
 import math
@@ -19,13 +18,12 @@ from collections.abc import Callable
 from typing import Any
 
 from . import files, folders, processes, users
-from .host_link import ConcurrentHost
+from .host_link import Host, leave, receive_settings
 from .loop import Loop
 from .ownership import memory_of
 from .program import Launcher, become_undumpable
-from .protocol import MAX_REPORT, PIECE, Decoder, encode
+from .protocol import MAX_REPORT, PIECE, encode
 from .streams import Execution, OpenProgram
-from .supervisor import leave
 
 _FILE_SECONDS = 30.0  # for one piece of a file
 _START_SECONDS = 10.0  # for an open program to begin: the code may stop its process before that
@@ -37,13 +35,11 @@ _NO_ROOM = "no process could be started: the box has no room for one more"
 class Box:
     """Takes requests and answers them by their ids."""
 
-    def __init__(
-        self, settings: dict[str, Any], decoder: Decoder, frames: collections.deque[Any], exposure: int
-    ) -> None:
+    def __init__(self, settings: dict[str, Any], exposure: int) -> None:
         self.settings = settings
         self.loop = Loop()
         self.end = time.monotonic() + settings["lifetime"]
-        self.host = ConcurrentHost(self.loop, decoder, frames, self.end, leave, take=self._take)
+        self.host = Host(self.loop, self._take, leave)
         self.memory = memory_of(settings)
         self.loop.check = self.memory.check
         self.launcher = Launcher(settings, exposure)
@@ -75,12 +71,9 @@ class Box:
 
     def _take(self, header: dict[str, Any], payload: bytes) -> None:
         self._quiet_since = time.monotonic()
-        number, operation = header["id"], header["op"]
-        if operation == "interrupt":
-            self._interrupt(number)
-            return
+        number = header["id"]
         try:
-            getattr(self, "_on_" + operation)(number, header, payload)
+            getattr(self, "_on_" + header["op"])(number, header, payload)
         except OSError as error:  # too many processes or descriptors
             detail = _NO_ROOM if isinstance(error, BlockingIOError) else error.strerror or ""
             self._answer(number, {"fault": "start", "errno": error.errno or 5, "detail": detail}, [])
@@ -149,6 +142,10 @@ class Box:
             opened.close()
         self._answer(number, {}, [])
 
+    def _on_interrupt(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        if number in self._executions:
+            self._expire(number)
+
     def _on_ping(self, number: int, header: dict[str, Any], payload: bytes) -> None:
         self._answer(number, {}, [])
 
@@ -167,10 +164,6 @@ class Box:
         return processes.everyone() - {os.getpid()}
 
     # Ends.
-
-    def _interrupt(self, number: int) -> None:
-        if number in self._executions:
-            self._expire(number)
 
     def _expire(self, number: int) -> None:
         self._deadlines.pop(number, None)
@@ -229,11 +222,4 @@ def main() -> None:
     become_undumpable()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the kernel does not deliver to the first process
     sys.path.clear()
-    decoder, frames = Decoder(), collections.deque()
-    while not frames:
-        data = os.read(0, _CHUNK)
-        if not data:
-            leave("its owner is gone")
-        frames.extend(decoder.feed(data))
-    settings, _ = frames.popleft()
-    Box(settings, decoder, frames, exposure).serve()
+    Box(receive_settings(), exposure).serve()

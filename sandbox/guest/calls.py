@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 from collections.abc import Callable
 
-from .loop import Loop
+from .loop import Loop, Writer
 from .protocol import MAX_CALL
 
 _CHUNK = 1 << 16
@@ -28,22 +27,15 @@ class Calls:
         self._loop = loop
         self._forward = forward
         self._listener: socket.socket | None = None
-        self._caller: socket.socket | None = None
+        self._caller: Writer | None = None
         self._number = 0  # of the last call, so that an answer that is late finds no other one
-        self._received, self._outgoing = bytearray(), memoryview(b"")
+        self._received = bytearray()
 
     def open(self, module: bytes) -> bool:
         """Write the module `tools` and the command `tools`, and return whether the socket is new.
 
-        OSError if the box is full, or the code has put something in the way. Then nothing is left of it.
+        OSError if the box is full, or the code has put something in the way; `close` then removes the rest.
         """
-        try:
-            return self._open(module)
-        except OSError:
-            self.close()
-            raise
-
-    def _open(self, module: bytes) -> bool:
         is_new = self._listener is None
         if is_new:
             os.mkdir(self.folder)
@@ -89,23 +81,22 @@ class Calls:
     def answer(self, number: int, data: bytes) -> None:
         """Pass an answer on, unless its caller is gone."""
         if self._caller is not None and number == self._number:
-            self._outgoing = memoryview(len(data).to_bytes(_LENGTH, "big") + data)
-            self._loop.watch(self._caller.fileno(), self._write, select.EPOLLOUT)
+            self._caller.write(len(data).to_bytes(_LENGTH, "big") + data, self._next)
 
     def _accept(self) -> None:
         assert self._listener is not None
         try:
-            self._caller, _ = self._listener.accept()
+            caller, _ = self._listener.accept()
         except OSError:  # the caller is gone
             return
-        self._caller.setblocking(False)
+        self._caller = Writer(self._loop, caller.detach())
         self._loop.unwatch(self._listener.fileno())
-        self._loop.watch(self._caller.fileno(), self._read)
+        self._loop.watch(self._caller.fd, self._read)
 
     def _read(self) -> None:
         assert self._caller is not None
         try:
-            data = self._caller.recv(_CHUNK)
+            data = os.read(self._caller.fd, _CHUNK)
         except BlockingIOError:
             return
         except OSError:
@@ -116,22 +107,11 @@ class Calls:
         if not data or size > MAX_CALL or (len(self._received) >= _LENGTH and left < 0):
             self._next()
         elif len(self._received) >= _LENGTH and left == 0:
-            self._loop.unwatch(self._caller.fileno())
+            self._loop.unwatch(self._caller.fd)
             self._number += 1
             call = bytes(self._received[_LENGTH:])
             self._received.clear()
             self._forward(self._number, call)
-
-    def _write(self) -> None:
-        assert self._caller is not None
-        try:
-            self._outgoing = self._outgoing[self._caller.send(self._outgoing) :]
-        except BlockingIOError:
-            return
-        except OSError:
-            self._outgoing = memoryview(b"")
-        if not self._outgoing:
-            self._next()
 
     def _next(self) -> None:
         self._drop()
@@ -139,7 +119,7 @@ class Calls:
 
     def _drop(self) -> None:
         if self._caller is not None:
-            self._loop.unwatch(self._caller.fileno())
+            self._caller.drop()
             self._caller.close()
             self._caller = None
-        self._received, self._outgoing = bytearray(), memoryview(b"")  # forked workers would inherit them
+        self._received.clear()  # forked workers would inherit it

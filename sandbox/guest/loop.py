@@ -1,7 +1,8 @@
-"""The supervisor's event loop: it waits for descriptors, for children, and for the output of sessions."""
+"""The supervisor's event loop: it waits for descriptors, for children, and for output."""
 
 from __future__ import annotations
 
+import collections
 import math
 import os
 import select
@@ -10,7 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .protocol import joined
+
 _CHUNK = 1 << 16
+_MOST = 1 << 18  # bytes written at a time
 _EVENTS = 16  # taken from the kernel at a time
 _LONGEST_WAIT = 86400.0  # seconds; the kernel refuses to wait for more than 24 days
 _LARGEST_PIPE = 1 << 20  # bytes that a pipe can hold: so much output may come before a reply and be still unread
@@ -97,6 +101,76 @@ class Loop:
         return pid in self.exits
 
 
+class Writer:
+    """Writes to a descriptor as fast as the other end reads; nobody waits for it. It closes the descriptor.
+
+    Args:
+        on_broken: called when the other end does not read any more.
+    """
+
+    def __init__(self, loop: Loop, fd: int, on_broken: Callable[[], None] = lambda: None) -> None:
+        self.fd = fd
+        self._loop = loop
+        self._on_broken = on_broken
+        self._queue: collections.deque[tuple[memoryview, Callable[[], None]]] = collections.deque()
+        self._waits = False  # for room
+        os.set_blocking(fd, False)
+
+    @property
+    def is_busy(self) -> bool:
+        """Not everything is written yet."""
+        return bool(self._queue)
+
+    def write(self, data: bytes, then: Callable[[], None] = lambda: None) -> None:
+        """Write, and then call a function; so also if the other end does not read any more."""
+        if self.fd < 0:
+            then()
+            return
+        self._queue.append((memoryview(data), then))
+        if len(self._queue) == 1:
+            self._write()
+
+    def drop(self) -> None:
+        """Forget the data that is still to be written."""
+        self._queue.clear()
+        self._await_room(False)
+
+    def close(self) -> None:
+        if self.fd < 0:
+            return
+        self._loop.unwatch(self.fd)
+        os.close(self.fd)
+        self.fd, self._waits = -1, False
+        queue, self._queue = self._queue, collections.deque()
+        for _, then in queue:
+            then()
+
+    def _write(self) -> None:
+        data, then = self._queue[0]
+        try:
+            written = os.write(self.fd, data[:_MOST])  # not more, as others wait for their turn
+        except BlockingIOError:
+            written = 0
+        except OSError:
+            self.close()
+            self._on_broken()
+            return
+        if written < len(data):
+            self._queue[0] = (data[written:], then)
+        else:
+            self._queue.popleft()
+        self._await_room(bool(self._queue))
+        if written == len(data):
+            then()
+
+    def _await_room(self, waits: bool) -> None:
+        if waits and not self._waits:
+            self._loop.watch(self.fd, self._write, select.EPOLLOUT)
+        elif self._waits and not waits:
+            self._loop.unwatch(self.fd)
+        self._waits = waits
+
+
 def _open_pipe(user: int | None) -> tuple[int, int]:
     """Return a pipe to which a user can also write by its name, as the code does that opens /dev/stdout."""
     read_end, write_end = os.pipe()
@@ -148,15 +222,15 @@ class Capture:
             del self.tail[: -self.half]
         return size
 
-    def take(self) -> tuple[bytes, bytes, int]:
-        """Empty the pipe; return the head, the tail, and the number of bytes dropped between them."""
+    def take(self) -> tuple[bytes, int]:
+        """Empty the pipe; return the bytes, and the number of those that were dropped in their middle."""
         stop = self.seen + _LARGEST_PIPE
         while self.seen < stop and self.read():
             pass
         head, tail = bytes(self.head), bytes(self.tail[-self.half :])
         dropped = self.seen - len(head) - len(tail)
         self.head, self.tail, self.seen = bytearray(), bytearray(), 0
-        return head, tail, dropped
+        return joined(head, tail, dropped), dropped
 
     def drain(self) -> None:
         """Keep no more output; read it, so that its writers can go on, and close when the last one has ended."""

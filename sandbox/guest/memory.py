@@ -28,8 +28,8 @@ class Meter:
 
     def check(self, is_idle: bool) -> float:
         """Kill all code if it uses too much memory. Return the seconds until the next check."""
-        used = self.memory()
-        if used > self._limit and self.memory(exact=True) > self._limit:
+        used = self.usage()
+        if used > self._limit and self.usage(exact=True) > self._limit:
             self._kills += 1
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
@@ -40,7 +40,7 @@ class Meter:
         """Return how often the code was killed for memory."""
         return self._kills
 
-    def memory(self, *, exact: bool = False) -> int:
+    def usage(self, *, exact: bool = False) -> int:
         """Return the bytes of processes and of files in memory; a mapped file in memory counts twice.
 
         Unless `exact`, which takes longer, pages that a process shares with those that it has forked count for each.

@@ -31,12 +31,12 @@ _COUNTERS = (  # of control groups, version 2 and version 1: OOM kills, memory, 
 
 
 class MemoryGroup:
-    """The control group of a container: its counters of memory."""
+    """The control group of a box: its counters of memory; without any if it is not the box's own."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_own: bool = True) -> None:
         self._events, self._usage, self._names = -1, "", frozenset()
         for events, usage, names in _COUNTERS:
-            if os.path.exists(events):
+            if is_own and os.path.exists(events):
                 self._events, self._usage, self._names = os.open(events, os.O_RDONLY), usage, frozenset(names)
                 break
 
@@ -51,7 +51,7 @@ class MemoryGroup:
         _, _, rest = os.pread(self._events, 4096, 0).partition(b"oom_kill ")
         return int(rest.partition(b"\n")[0] or 0)
 
-    def memory(self) -> int:
+    def usage(self) -> int:
         """Return the bytes that processes and in-memory files use; not the page cache, which the kernel can drop."""
         if not self._usage:
             return 0
@@ -81,7 +81,7 @@ class Container:
             self._set_dumpable = lambda value: prctl(_SET_DUMPABLE, value, 0, 0, 0)
             _yield_memory()  # so that the forked code does: it may not write this later
             self._set_dumpable(0)
-        self._memory = memory_of(settings)
+        self.memory = memory_of(settings)
 
     def confine(self) -> None:
         """Turn the calling process, which was just forked, into one of the code's: it loses every privilege."""
@@ -112,18 +112,6 @@ class Container:
     def clean_up(self) -> None:
         """Do nothing: when the supervisor ends, the kernel kills the rest, and the files are in memory."""
 
-    def check(self, is_idle: bool) -> float:
-        """Kill the code if it uses too much memory and the kernel does not care; return seconds to the next check."""
-        return self._memory.check(is_idle)
-
-    def oom_kills(self) -> int:
-        """Return how often processes of the box have been killed for memory; 0 if nobody counts them."""
-        return self._memory.oom_kills()
-
-    def memory(self) -> int:
-        """Return the bytes that processes and in-memory files use, as far as somebody counts them."""
-        return self._memory.memory()
-
     def leftovers(self) -> str:
         """Say whether System V objects are left, which our seccomp profile forbids; "" if not."""
         for kind in ("shm", "sem", "msg"):
@@ -147,7 +135,7 @@ class Descendants:
         self.root: str = own["root"]
         self.folders = [os.path.relpath(path, self.root) for path in (settings["workspace"], own["tmp"])]
         self._user: int | None = settings["user"]
-        self._group = None if self._user is None else MemoryGroup()  # of the whole box, which nobody shares
+        self.memory = MemoryGroup(is_own=self._user is not None)  # else of this machine
         self._rlimits = Rlimits(settings["rlimits"])
         if _prctl()(_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError("this kernel does not give orphans to a subreaper")
@@ -211,15 +199,6 @@ class Descendants:
             self._enter_root()
             empty(self.root)
             os.rmdir(self.root)
-
-    def check(self, is_idle: bool) -> float:
-        return math.inf
-
-    def oom_kills(self) -> int:
-        return 0 if self._group is None else self._group.oom_kills()  # the kernel has no counter for some processes
-
-    def memory(self) -> int:
-        return 0  # as for oom_kills()
 
     def leftovers(self) -> str:
         return ""  # System V objects on this machine may belong to others

@@ -78,6 +78,11 @@ def _parse(text: bytes) -> dict[str, Any]:
     return header
 
 
+def joined(head: bytes, tail: bytes, dropped: int) -> bytes:
+    """Return a head and a tail, with a marker between them if so many bytes were dropped there."""
+    return b"%s\n[... %d bytes dropped ...]\n%s" % (head, dropped, tail) if dropped else head + tail
+
+
 def split(payload: bytes, lengths: list[int]) -> list[bytes]:
     """Cut a payload into parts of these lengths; ProtocolError unless they are whole numbers that add up to it."""
     if set(map(type, lengths)) - {int} or min(lengths, default=0) < 0 or sum(lengths) != len(payload):

@@ -40,7 +40,7 @@ class PythonSession(Session):
         if reply is None:
             self.kill()
             return "it did not end in time"
-        return reply["parts"][2].decode("utf-8", "replace")
+        return reply.error.decode("utf-8", "replace")
 
     def start(self, fds: dict[int, int]) -> int:
         self.limit: int = self.box.settings["max_output"]
@@ -69,4 +69,4 @@ class PythonSession(Session):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(self.pid, signal.SIGINT)
         processes.await_delivery(self.pid, signal.SIGINT, min(_DELIVERY_SECONDS, self.box.settings["grace"] / 4))
-        self._interrupt_children(began)
+        super().interrupt(began)

@@ -18,9 +18,9 @@ import sys
 import traceback
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from .protocol import ProtocolError
+from .protocol import ProtocolError, joined
 
 CELL = "<cell "  # file names of cells begin so
 
@@ -29,11 +29,11 @@ _set_handler = _signal.signal  # `signal.signal` wraps it to make enumerations o
 
 _REQUEST = struct.Struct(">16sI")  # the nonce, and the length of the source that follows
 # The nonce; whether the cell failed, and whether it has a value; the exit code; bytes of value and traceback that were
-# dropped; and the lengths of the parts that follow: the value's head and tail, and the traceback.
-_REPLY = struct.Struct(">16s??BQIII")
+# dropped; and the lengths of the parts that follow: the value, and the traceback.
+_REPLY = struct.Struct(">16s??BQII")
 _MOST_DROPPED = 1 << 53
 _CHUNK = 1 << 16
-_MARKER = 64  # bytes, at most, of the text that replaces the middle of a long traceback
+_MARKER = 64  # bytes, at most, of the text that replaces the middle of a long value or traceback
 
 
 def serve(requests: int, replies: int, limit: int, setup: tuple[bytes, Callable[[], Any]] | None) -> None:
@@ -176,6 +176,16 @@ def _flush() -> None:
             pass  # the code closed or replaced it
 
 
+class Reply(NamedTuple):
+    """What a session says about the code that it has run."""
+
+    status: str
+    code: int
+    value: bytes | None = None
+    error: bytes = b""  # the traceback
+    dropped: int = 0  # bytes of value and traceback
+
+
 # --- messages ---------------------------------------------------------------------------------------------------
 
 
@@ -204,15 +214,13 @@ def read_request(read: Callable[[int], bytes]) -> tuple[bytes, bytes] | None:
 
 def encode_reply(nonce: bytes, code: int, value: bytes | None, error: bytes | None, limit: int) -> bytes:
     """Encode a cell's exit code, its value or None, and its traceback or None, each cut to the limit."""
-    head, tail, dropped = _cut(value or b"", limit)
-    start, end, more = _cut(error or b"", limit)
-    text = b"%s\n[... %d bytes dropped ...]\n%s" % (start, more, end) if more else start
-    lengths = (len(head), len(tail), len(text))
-    fields = _REPLY.pack(nonce, error is not None, value is not None, code, dropped + more, *lengths)
-    return b"".join((fields, head, tail, text))
+    text, dropped = _cut(value or b"", limit)
+    trace, more = _cut(error or b"", limit)
+    flags = error is not None, value is not None
+    return _REPLY.pack(nonce, *flags, code, dropped + more, len(text), len(trace)) + text + trace
 
 
-def decode_reply(data: bytearray, nonce: bytes, limit: int) -> dict[str, Any] | None:
+def decode_reply(data: bytearray, nonce: bytes, limit: int) -> Reply | None:
     """Decode a worker's reply from every byte that came since the request; return None if more is to come.
 
     ProtocolError if this is not a reply to the request with this nonce, or is longer than `limit` allows.
@@ -221,20 +229,19 @@ def decode_reply(data: bytearray, nonce: bytes, limit: int) -> dict[str, Any] | 
         raise ProtocolError("its reply does not begin with the nonce of the request")
     if len(data) < _REPLY.size:
         return None
-    _, failed, value, code, dropped, head, tail, error = _REPLY.unpack_from(data)
-    tail_at, error_at, end = _REPLY.size + head, _REPLY.size + head + tail, _REPLY.size + head + tail + error
-    if head + tail > limit or error > limit + _MARKER or dropped > _MOST_DROPPED or len(data) > end:
+    _, failed, has_value, code, dropped, size, error = _REPLY.unpack_from(data)
+    middle, end = _REPLY.size + size, _REPLY.size + size + error
+    if max(size, error) > limit + _MARKER or dropped > _MOST_DROPPED or len(data) > end:
         raise ProtocolError("its reply is longer than the limits allow")
     if len(data) < end:
         return None
-    parts = [bytes(data[_REPLY.size : tail_at]), bytes(data[tail_at:error_at]), bytes(data[error_at:])]
-    status = "error" if failed else "ok"
-    return {"status": status, "code": code, "value": value, "dropped": dropped, "parts": parts}
+    value = bytes(data[_REPLY.size : middle]) if has_value else None
+    return Reply("error" if failed else "ok", code, value, bytes(data[middle:]), dropped)
 
 
-def _cut(data: bytes, limit: int) -> tuple[bytes, bytes, int]:
-    """Return the head and the tail of data that is larger than the limit, and the number of bytes dropped."""
+def _cut(data: bytes, limit: int) -> tuple[bytes, int]:
+    """Return data without its middle if it is larger than the limit, and the number of bytes dropped."""
     if len(data) <= limit:
-        return data, b"", 0
-    half = limit // 2
-    return data[:half], data[-half:], len(data) - 2 * half
+        return data, 0
+    dropped = len(data) - limit // 2 * 2
+    return joined(data[: limit // 2], data[-(limit // 2) :], dropped), dropped

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import select
 import signal
 import time
 from abc import ABC, abstractmethod
@@ -17,10 +16,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from . import processes
-from .loop import Capture, Loop
+from .loop import Capture, Loop, Writer
 from .ownership import Owner
 from .protocol import ProtocolError
-from .python_worker import new_nonce
+from .python_worker import Reply, new_nonce
 
 _CHUNK = 1 << 16
 _ORPHANED_SECONDS = 0.2  # between the end of a channel and the end of the process that held it
@@ -54,7 +53,7 @@ class Session(ABC):
         self.pid = 0
         self.lost = False  # whether the state was lost since the last answer
         self.fault = ""  # the reason why the channel cannot be used
-        self.reply: dict[str, Any] | None = None
+        self.reply: Reply | None = None
         self.nonce = b""
 
     # Each kind of session has its own.
@@ -71,12 +70,11 @@ class Session(ABC):
     def feed(self, data: bytes) -> None:
         """Take bytes from the channel, and set `reply` when it is complete; ProtocolError if they are no reply."""
 
-    @abstractmethod
     def interrupt(self, began: processes.Moment) -> None:
-        """Send SIGINT to the code of a call that began at this moment."""
+        """Send SIGINT to the processes that a call has started since it began. Those of earlier calls go on.
 
-    def _interrupt_children(self, began: processes.Moment) -> None:
-        """Interrupt the processes that the call has started. Processes of earlier calls go on."""
+        A shell waits for one of them; it would itself ignore SIGINT, as its jobs do.
+        """
         young = processes.started_since(began, processes.descendants(self.pid))
         self.box.owned.signal(young, signal.SIGINT)
 
@@ -92,12 +90,11 @@ class Session(ABC):
             return
         limit, user = self.box.settings["max_output"], self.box.settings["user"]
         self.out, self.err = Capture(self.loop, limit, user), Capture(self.loop, limit, user)
-        commands, self.commands = os.pipe()
+        commands, ours = os.pipe()
+        self.commands = Writer(self.loop, ours, self._on_broken)
         self.replies, replies = os.pipe()
-        os.set_blocking(self.commands, False)
         os.set_blocking(self.replies, False)
-        self.fault, self.nonce, self.reply, self.outgoing = "", b"", None, memoryview(b"")
-        self.waits_to_send = False
+        self.fault, self.nonce, self.reply = "", b"", None
         self.loop.watch(self.replies, self._on_reply)
         streams = {1: self.out.write_end, 2: self.err.write_end}
         fds = {**streams, self.COMMANDS: commands, self.REPLIES: replies}
@@ -125,13 +122,12 @@ class Session(ABC):
             return
         self.loop.exits.pop(self.pid, None)
         self.loop.unwatch(self.replies)
-        self.loop.unwatch(self.commands)
+        self.commands.close()
         os.close(self.replies)
-        os.close(self.commands)
         self.out.close()
         self.err.close()
         self.pid = 0
-        self.reply, self.outgoing = None, memoryview(b"")
+        self.reply = None
         self.lost = True
 
     # One request.
@@ -139,46 +135,34 @@ class Session(ABC):
     def run(self, source: bytes, timeout: float) -> tuple[dict[str, Any], list[bytes]]:
         """Run a piece of code until it ends, however it ends, and return the answer's header and parts."""
         self.ensure()
-        began, kills = processes.now(), self.box.owned.oom_kills()
+        began, kills = processes.now(), self.box.owned.memory.oom_kills()
         self.reply, self.nonce = None, new_nonce()
-        self.outgoing = memoryview(self.request(source))
-        self._send()
+        self.commands.write(self.request(source))
         interrupted = self._await_reply(timeout, began)
-        answer = {"status": "timeout", "code": None, "value": False, "dropped": 0}
-        parts = [b"", b"", b""]  # head and tail of the value, and the traceback
         reply, ended = self.reply, self._end_of_process(kills)
+        status, code, value, error, dropped = reply or ("timeout", None, None, b"", 0)
         if reply is not None:
-            parts = reply.pop("parts")
-            answer.update(reply)
-            if answer["code"] == 137 and self.box.owned.oom_kills() > kills:
-                answer["status"] = "oom"
+            if code == 137 and self.box.owned.memory.oom_kills() > kills:
+                status = "oom"
         elif ended is not None and not interrupted:
-            killed_for_memory = ended == -signal.SIGKILL and self.box.owned.oom_kills() > kills
-            answer["status"] = "oom" if killed_for_memory else "signal" if ended < 0 else "exited"
-            answer["code"] = ended
+            killed_for_memory = ended == -signal.SIGKILL and self.box.owned.memory.oom_kills() > kills
+            status, code = "oom" if killed_for_memory else "signal" if ended < 0 else "exited", ended
         elif self.fault and not interrupted:
-            answer["status"] = "protocol"
-        answer["retire"] = answer["status"] if answer["status"] in ("oom", "protocol") else ""
-        if interrupted:
-            answer.update(status="timeout", code=None, value=False)
-            parts[:2] = b"", b""
-        self.reply, self.outgoing = None, memoryview(b"")  # workers are forked from this process, and would inherit it
-        return self._close_request(answer, parts, began, interrupted, died=reply is None)
-
-    def _close_request(
-        self, answer: dict[str, Any], parts: list[bytes], began: processes.Moment, interrupted: bool, *, died: bool
-    ) -> tuple[dict[str, Any], list[bytes]]:
-        """Kill the processes that must not go on, take the output, and note whether the state is lost."""
-        out, err = (stream.take() for stream in (self.out, self.err))
-        if died:
+            status = "protocol"
+        retire = status if status in ("oom", "protocol") else ""
+        self.reply = None  # workers are forked from this process, and would inherit it, and the rest of the request
+        self.commands.drop()
+        (out, out_dropped), (err, err_dropped) = self.out.take(), self.err.take()
+        if reply is None:
             self.kill()
         if interrupted:
-            answer["retire"] = "hard kill" if died else ""
-            if not self.box.kill_since(began):
-                answer["retire"] = "hard kill"
-        answer["lost"], self.lost = self.lost, False
-        answer["dropped"] = [out[2], err[2], answer["dropped"]]
-        return answer, [out[0], out[1], err[0], err[1], *parts]
+            status, code, value = "timeout", None, None
+            is_cleared = self.box.kill_since(began)
+            retire = "" if is_cleared and reply is not None else "hard kill"
+        lost, self.lost = self.lost, False
+        answer = {"status": status, "code": code, "value": value is not None, "lost": lost, "retire": retire}
+        answer["dropped"] = out_dropped + err_dropped + dropped
+        return answer, [out, err + error, value or b""]
 
     def _await_reply(self, timeout: float, began: processes.Moment) -> bool:
         """Wait for the reply or the end of the process; return whether the code was interrupted.
@@ -209,47 +193,30 @@ class Session(ABC):
         if status is None:
             # A process that is killed for memory closes its channel before the kernel frees the memory that it shared,
             # which can take seconds.
-            return -signal.SIGKILL if self.fault and self.box.owned.oom_kills() > kills else None
+            return -signal.SIGKILL if self.fault and self.box.owned.memory.oom_kills() > kills else None
         return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
-    def _send(self) -> None:
-        """Write as much of the request as the pipe takes, and the rest when it takes more."""
-        try:
-            while self.outgoing:
-                self.outgoing = self.outgoing[os.write(self.commands, self.outgoing) :]
-        except BlockingIOError:
-            if not self.waits_to_send:
-                self.waits_to_send = True
-                self.loop.watch(self.commands, self._send, select.EPOLLOUT)
-            return
-        except BrokenPipeError:
-            self.fault = "it closed its channel"
-        if self.waits_to_send:
-            self.waits_to_send = False
-            self.loop.unwatch(self.commands)
+    def _on_broken(self) -> None:
+        self.fault = "it closed its channel"
 
     def _on_reply(self) -> None:
         try:
             data = os.read(self.replies, _CHUNK)
         except BlockingIOError:
             return
-        if not data:
-            self._fail("it closed its channel")
-            return
         try:
-            if not self.nonce:
+            if not data:
+                self._fail("it closed its channel")
+            elif not self.nonce:
                 raise ProtocolError("it replied without a request")
-            self.feed(data)
+            else:
+                self.feed(data)
         except Exception as error:  # hostile bytes may cause errors that we did not foresee
-            self._tampered(f"{type(error).__name__}: {error}")
+            self._fail(f"{type(error).__name__}: {error}")
+            self.box.retire("protocol")  # the code may have tampered with more than this session
         if self.reply is not None:
             self.nonce = b""
 
     def _fail(self, fault: str) -> None:
         self.fault = fault
         self.loop.unwatch(self.replies)
-
-    def _tampered(self, fault: str) -> None:
-        """End a session that forged a reply, and retire the box: the code may have tampered with more than that."""
-        self._fail(fault)
-        self.box.retire("protocol")

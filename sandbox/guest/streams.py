@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import select
 import signal
 import struct
 import termios
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .loop import Capture, Loop
+from .loop import Capture, Loop, Writer
 from .program import Launcher, Program
 
-_CHUNK = 1 << 16
 _MANY = 1 << 20  # bytes of a pipe that carries files, and of one read of it
 _SET_PIPE_SIZE = 1031  # of fcntl(2)
 _UNREAD = 1 << 20  # bytes of output that an open program may be ahead of its reader
@@ -23,51 +21,6 @@ _END_OF_FILE = b"\x04"  # typed into a terminal
 _LOCK, _GET_PEER = 0x40045431, 0x5441  # TIOCSPTLCK and TIOCGPTPEER of ioctl(2)
 
 Reply = Callable[[dict[str, Any], list[bytes]], None]
-
-
-class Feeder:
-    """Writes to a program as fast as the program reads."""
-
-    def __init__(self, loop: Loop, fd: int) -> None:
-        self._loop = loop
-        self._fd = fd
-        self._queue: list[tuple[memoryview, Callable[[], None]]] = []
-        os.set_blocking(fd, False)
-
-    def feed(self, data: bytes, then: Callable[[], None]) -> None:
-        """Write, and then call a function; so also if the program does not read any more."""
-        if self._fd < 0:
-            then()
-            return
-        self._queue.append((memoryview(data), then))
-        if len(self._queue) == 1:
-            self._loop.watch(self._fd, self._write, select.EPOLLOUT)
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            self._loop.unwatch(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-        queue, self._queue = self._queue, []
-        for _, then in queue:
-            then()
-
-    def _write(self) -> None:
-        data, then = self._queue[0]
-        try:
-            written = os.write(self._fd, data[:_CHUNK])
-        except BlockingIOError:
-            return
-        except OSError:  # the program has closed its input, or ended
-            self.close()
-            return
-        if written < len(data):
-            self._queue[0] = (data[written:], then)
-            return
-        del self._queue[0]
-        if not self._queue:
-            self._loop.unwatch(self._fd)
-        then()
 
 
 class Execution:
@@ -96,9 +49,9 @@ class Execution:
                 streams = {0: inner, 1: self.out.write_end, 2: self.err.write_end}
                 self.program = Program(loop, launcher, spec, streams, work=work)
             failed.pop_all()
-        self._input = Feeder(loop, ours)
+        self._input = Writer(loop, ours)
         if data:
-            self._input.feed(data, self._input.close)
+            self._input.write(data, self._input.close)
         else:
             self._input.close()
 
@@ -113,15 +66,14 @@ class Execution:
 
     def result(self, status: int, oom: bool) -> tuple[dict[str, Any], list[bytes]]:
         """Return the answer for a program that has ended with this wait status."""
-        out, err = self.out.take(), self.err.take()
+        (out, out_dropped), (err, err_dropped) = self.out.take(), self.err.take()
         fault = {} if self.expired else self.program.fault()
-        code = exit_code(status)
+        code = os.waitstatus_to_exitcode(status)
         kind = "timeout" if self.expired else "error" if code > 0 else "signal" if code else "ok"
         if oom and code in (-signal.SIGKILL, 128 + signal.SIGKILL):
             kind = "oom"
-        parts = [out[0], out[1], err[0], err[1], b"", b"", b""]
         answer = {"status": kind, "code": None if kind == "timeout" else code, "value": False, "lost": False}
-        return {**answer, "dropped": [out[2], err[2], 0], **fault}, parts
+        return {**answer, "dropped": out_dropped + err_dropped, **fault}, [out, err, b""]
 
     def finish(self) -> None:
         """Release everything but the output."""
@@ -165,7 +117,7 @@ class OpenProgram:
                     streams = {0: inner, 1: theirs, 2: theirs}
                     self.program = Program(loop, launcher, spec, streams, is_terminal=bool(terminal), work=work)
             failed.pop_all()
-        self._input = Feeder(loop, ours)
+        self._input = Writer(loop, ours)
         if work is not None:
             with contextlib.suppress(OSError):  # root's pipes are too large altogether
                 fcntl.fcntl(self._output, _SET_PIPE_SIZE, _MANY)
@@ -184,7 +136,7 @@ class OpenProgram:
     def write(self, data: bytes, then: Callable[[], None]) -> None:
         """Write to the program; b"" ends its input."""
         if data or self.has_terminal:
-            self._input.feed(data or _END_OF_FILE, then)
+            self._input.write(data or _END_OF_FILE, then)
         else:
             self._input.close()
             then()
@@ -202,7 +154,7 @@ class OpenProgram:
         self.status = status
         waiting, self._waiting = self._waiting, []
         for reply in waiting:
-            reply({"code": exit_code(status)}, [])
+            reply({"code": os.waitstatus_to_exitcode(status)}, [])
 
     def close(self) -> None:
         """Kill the program and its processes, and release everything. Requests that wait get an answer."""
@@ -239,11 +191,6 @@ class OpenProgram:
             self._paused = False
             self._loop.watch(self._output, self._read)
         reply({"end": self._at_end}, [data])
-
-
-def exit_code(status: int) -> int:
-    """Return the exit code of a wait status, or minus the number of a signal."""
-    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 @contextlib.contextmanager

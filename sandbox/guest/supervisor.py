@@ -24,10 +24,10 @@ from typing import Any
 from . import files, processes
 from .bash_session import BashSession
 from .calls import Calls
-from .host_link import Host
+from .host_link import Host, leave, receive_settings
 from .loop import Capture, Loop
 from .ownership import Container, Descendants, Owner
-from .protocol import MAX_REPORT, SESSIONS, Decoder
+from .protocol import MAX_REPORT, SESSIONS
 from .python_session import PythonSession
 
 _OPERATION_SECONDS = 12.0  # for one try of a file operation, of which there are two
@@ -39,21 +39,21 @@ _LEAK_BYTES = 32 << 20  # a box that uses so much more memory after a reset than
 class Supervisor:
     """Runs the box: its settings, its sessions, and every process in it."""
 
-    def __init__(self, settings: dict[str, Any], decoder: Decoder, frames: collections.deque[Any]) -> None:
+    def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.workspace: str = settings["workspace"]
         self._own_environment = self.environment = {**os.environ, **settings["environment"]}
         self.owned: Owner = Descendants(settings) if settings["local"] else Container(settings)
         self.loop = Loop()
-        self.loop.check = self.owned.check
-        self.born = time.monotonic()
-        self.host = Host(self.loop, decoder, frames, self.born + settings["lifetime"], self.shut_down)
+        self.loop.check = self.owned.memory.check
+        self.end = time.monotonic() + settings["lifetime"]
+        self.host = Host(self.loop, self._take, self.shut_down)
+        self._requests: collections.deque[tuple[dict[str, Any], bytes]] = collections.deque()
         local = settings["local"]
         # Where the code is another user, it may not change the folder above this one.
         above = "/tmp" if not local else local["tmp"] if settings["user"] is None else local["root"]
         folder = os.path.join(above, ".tools")
         self.calls = Calls(self.loop, folder, lambda number, call: self.host.reply({"call": number}, [call]))
-        self.host.on_answer = self.calls.answer
         self.python = PythonSession(self)
         self.shell = BashSession(self)
         self.retire_reason = ""  # why the box should not be used again
@@ -74,11 +74,31 @@ class Supervisor:
         gc.collect()
         gc.freeze()  # forked workers share the memory of all objects that exist now
         self._start_clean()  # a new box is as it is after a reset, down to the modes of its folders
-        self.memory, self.oom_kills = self.owned.memory(), self.owned.oom_kills()
+        self.used, self.oom_kills = self.owned.memory.usage(), self.owned.memory.oom_kills()
         self.host.reply({"id": 0, "bash": bool(self.shell.program)}, [])
         while True:
-            self._answer(*self.host.next(time.monotonic() + self.settings["idle"]))
+            self._answer(*self._next())
+            self.host.flush(self.end)  # workers are forked from this process, and would inherit the rest of an answer
             self.python.ensure()  # in the pause between two requests rather than within the next one
+
+    def _take(self, header: dict[str, Any], payload: bytes) -> None:
+        if header["op"] == "interrupt":
+            self.loop.unwanted = header["id"]
+        elif header["op"] == "answer":
+            self.calls.answer(header["call"], payload)
+        else:
+            self._requests.append((header, payload))
+
+    def _next(self) -> tuple[dict[str, Any], bytes]:
+        """Wait for the next request."""
+        deadline = min(time.monotonic() + self.settings["idle"], self.end)
+        self.loop.is_idle = True
+        while not self._requests:
+            if time.monotonic() >= deadline:
+                self.shut_down("its lifetime or idle time is over")
+            self.loop.pump(deadline)
+        self.loop.is_idle = False
+        return self._requests.popleft()
 
     def _answer(self, header: dict[str, Any], payload: bytes) -> None:
         """Perform one request. Keep no reference to it: workers are forked from this process, and would inherit it."""
@@ -92,7 +112,7 @@ class Supervisor:
         operation, self.loop.current = header["op"], header["id"]
         if operation in SESSIONS:
             session = self.python if operation == "python" else self.shell
-            left = self.born + self.settings["lifetime"] - time.monotonic()
+            left = self.end - time.monotonic()
             self.calls.begin()
             try:
                 return session.run(payload, min(header["timeout"], max(left, 0.0)))
@@ -127,6 +147,7 @@ class Supervisor:
         try:
             is_new = self.calls.open(module)
         except OSError as error:
+            self.calls.close()
             # A path that is too long for a socket raises an OSError without a number.
             return {"errno": error.errno or errno.ENAMETOOLONG, "detail": error.strerror or str(error)}
         if is_new:
@@ -186,11 +207,11 @@ class Supervisor:
         self.environment = self._own_environment
         self._start_clean()
         self.shell.reset()
-        grown = self.owned.memory() - self.memory
+        grown = self.owned.memory.usage() - self.used
         retire = self.owned.leftovers()
         if grown > _LEAK_BYTES:
             retire = f"memory: {grown >> 20} MiB are still in use after a reset"
-        elif self.owned.oom_kills() > self.oom_kills:
+        elif self.owned.memory.oom_kills() > self.oom_kills:
             retire = "oom"
         return {"retire": retire}
 
@@ -235,26 +256,13 @@ class Supervisor:
         leave(reason)
 
 
-def leave(reason: str) -> None:
-    """End this process. In a container init then ends too, and the kernel kills the rest."""
-    os.write(2, f"gymnast: the box ends: {reason}\n".encode())
-    os._exit(0)
-
-
 def main() -> None:
     """Read the settings and run a supervisor with them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout = sys.stderr  # a preloaded module may print, and standard output is for frames
     # Code can write to folders that relative entries name; nothing from there may be imported into this process.
     sys.path = [entry for entry in sys.path if os.path.isabs(entry)]
-    decoder, frames = Decoder(), collections.deque()
-    while not frames:
-        data = os.read(0, 1 << 16)
-        if not data:
-            leave("its owner is gone")
-        frames.extend(decoder.feed(data))
-    settings, _ = frames.popleft()
-    supervisor = Supervisor(settings, decoder, frames)
+    supervisor = Supervisor(receive_settings())
     try:
         supervisor.serve()
     finally:

@@ -59,13 +59,12 @@ class Client:
         """
         self.connection.send_raw(program(main))
         try:
-            ready = await self.connection.request(settings, b"", decode_ready)[1]
+            unfit, self.has_bash = await self.connection.request(settings, b"", decode_ready)[1]
         except SandboxLostError as error:
             said = self.connection.stderr
             raise explain(said) or EngineError(f"the box ended while it was started: {said or error}") from error
-        if ready.unfit:
-            raise ImageError(f"{what} lacks {ready.unfit}")
-        self.has_bash = ready.bash
+        if unfit:
+            raise ImageError(f"{what} lacks {unfit}")
 
     async def ping(self, timeout: float) -> None:
         """Wait for a sign of life, without any help for the box."""

@@ -68,14 +68,6 @@ def supervisor_settings(
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class Ready:
-    """The supervisor's answer to its settings."""
-
-    unfit: str  # the part that the image lacks, or ""
-    bash: bool
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
 class Fault:
     """The reason why a program was not started, or a file operation failed."""
 
@@ -84,10 +76,10 @@ class Fault:
     stage: str = ""  # of a program's start: "user", "cwd" or "start"
 
 
-def decode_ready(header: Header, parts: list[bytes]) -> Ready:
-    """The answer to the settings."""
+def decode_ready(header: Header, parts: list[bytes]) -> tuple[str, bool]:
+    """The answer to the settings: the part that the image lacks, or "", and whether it has Bash."""
     unfit = _text(header, "unfit")
-    return Ready(unfit=unfit, bash=not unfit and _flag(header, "bash"))
+    return unfit, not unfit and _flag(header, "bash")
 
 
 def decode_nothing(header: Header, parts: list[bytes]) -> None:
@@ -96,23 +88,19 @@ def decode_nothing(header: Header, parts: list[bytes]) -> None:
 
 def decode_execution(header: Header, parts: list[bytes]) -> ExecutionResult:
     """The answer to `python` or `bash`, without the duration."""
-    if len(parts) != 7:
-        raise ProtocolError(f"an answer to code has seven parts, got {len(parts)}")
-    out_head, out_tail, err_head, err_tail, value_head, value_tail, error = parts
-    dropped = header.get("dropped")
-    if not isinstance(dropped, list) or len(dropped) != 3:
-        raise ProtocolError(f"'dropped' must be three numbers, got {shown(dropped)}")
-    out_dropped, err_dropped, value_dropped = (_number(number, "dropped", _COUNTS) for number in dropped)
+    if len(parts) != 3:
+        raise ProtocolError(f"an answer to code has three parts, got {len(parts)}")
+    out, err, value = (part.decode("utf-8", "replace") for part in parts)
     status, code = header.get("status"), header.get("code")
     if not isinstance(status, str) or status not in _STATUSES:
         raise ProtocolError(f"'status' must be one of {', '.join(sorted(_STATUSES))}, got {shown(status)}")
     return ExecutionResult(
         status=Status(status),
-        stdout=_joined(out_head, out_tail, out_dropped),
-        stderr=_joined(err_head, err_tail, err_dropped) + error.decode("utf-8", "replace"),
-        value=_joined(value_head, value_tail, value_dropped) if _flag(header, "value") else None,
+        stdout=out,
+        stderr=err,
+        value=value if _flag(header, "value") else None,
         exit_code=None if code is None else _number(code, "code", _EXIT_CODES),
-        dropped_bytes=out_dropped + err_dropped + value_dropped,
+        dropped_bytes=_number(header.get("dropped"), "dropped", _COUNTS),
         state_lost=_flag(header, "lost"),
     )
 
@@ -212,10 +200,3 @@ def _number(number: object, name: str, allowed: range) -> int:
     if type(number) is not int or number not in allowed:
         raise ProtocolError(f"{name!r} must be a number from {allowed[0]} to {allowed[-1]}, got {shown(number)}")
     return number
-
-
-def _joined(head: bytes, tail: bytes, dropped: int) -> str:
-    if not dropped:
-        return (head + tail).decode("utf-8", "replace")
-    marker = f"\n[... {dropped} bytes dropped ...]\n"
-    return head.decode("utf-8", "replace") + marker + tail.decode("utf-8", "replace")
