@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import math
 import os
 import subprocess
@@ -26,6 +27,7 @@ from gymnast.sandbox import (
     ImageError,
     Limits,
     SandboxClosedError,
+    SandboxFileError,
     SandboxLostError,
     Status,
 )
@@ -89,6 +91,14 @@ async def test_root_may_write_everything_and_reaches_nothing_outside(usual: Bwra
     assert (await usual.exec(seen)).stdout == "4\nsandbox\n1\n"
     async with usual.clone() as other:
         assert (await other.exec("command -v tar && ls -d /opt")).stdout == "/usr/bin/tar\n"
+
+
+async def test_a_path_that_is_longer_than_a_request_is_an_error_of_the_file(usual: BwrapBox) -> None:
+    path = "/x" * 200_000
+    for call in (usual.read_file(path), usual.write_file(path, b"")):
+        with pytest.raises(SandboxFileError) as caught:
+            await call
+        assert caught.value.errno == errno.ENAMETOOLONG
 
 
 @pytest.mark.usefixtures("nothing_left")
