@@ -9,7 +9,6 @@ import fcntl
 import os
 import resource
 import signal
-import subprocess
 import termios
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -51,12 +50,8 @@ class Launcher:
         """Start a program and return its process id and its mark. The arguments are those of `Program`."""
         self._last_mark += 1
         with self._inheritance(self._last_mark):
-            pid = None
-            if work is None and not is_terminal and self._is_simple(spec):
-                pid = self._start_fast(spec, fds)
-            if pid is None:
-                run = self._child(spec, is_terminal, work)
-                pid = processes.spawn(run, fds, {}, self.settings["cwd"], lambda: None)
+            run = self._child(spec, is_terminal, work)
+            pid = processes.spawn(run, fds, {}, self.settings["cwd"], lambda: None)
         return pid, self._last_mark
 
     @contextlib.contextmanager
@@ -69,35 +64,6 @@ class Launcher:
         finally:
             os.pwrite(self._exposure, self._own, 0)
             resource.setrlimit(_LOCKS, (most, most))
-
-    def _is_simple(self, spec: Mapping[str, Any]) -> bool:
-        # The start of a program the fast way ends when the program begins. So no code may run that could stop it first.
-        return (
-            processes.everyone() == {os.getpid()}
-            and self.user.uid == os.getuid()
-            and spec.get("user") in (None, str(self.user.uid))
-        )
-
-    def _start_fast(self, spec: Mapping[str, Any], fds: dict[int, int]) -> int | None:
-        """Start a program as the guest's own user, without a copy of the guest's memory; None if that fails."""
-        environment = self._environment(spec, self.user)
-        cwd = self.settings["cwd"] if spec.get("cwd") is None else spec["cwd"]
-        for arguments in _choices(spec["command"]):
-            try:
-                started = subprocess.Popen(
-                    arguments,
-                    stdin=fds[0],
-                    stdout=fds[1],
-                    stderr=fds[2],
-                    env=environment,
-                    cwd=cwd,
-                    start_new_session=True,
-                )
-            except (OSError, ValueError):
-                continue
-            started.returncode = 0  # so that it does not wait for the process: the loop does
-            return started.pid
-        return None
 
     def _child(self, spec: Mapping[str, Any], is_terminal: bool, work: Callable[[], Any] | None) -> Callable[[], None]:
         def run() -> None:
@@ -131,10 +97,7 @@ class Launcher:
             os.write(_FAULTS, f"{stage} {number} {detail}"[:_LONGEST_FAULT].encode("utf-8", "replace"))
             os._exit(_NOT_STARTED)
         terminal = {"TERM": "xterm-256color"} if is_terminal else {}
-        return {**terminal, **self._environment(spec, user)}
-
-    def _environment(self, spec: Mapping[str, Any], user: users.User) -> dict[str, str]:
-        return {"HOME": user.home, **self.settings["environment"], **spec.get("env", {})}
+        return {**terminal, "HOME": user.home, **self.settings["environment"], **spec.get("env", {})}
 
 
 class Program:
@@ -205,13 +168,9 @@ class Program:
         os.close(self.faults)
 
 
-def _choices(command: str | list[str]) -> list[list[str]]:
-    return [["bash", "-c", command], ["sh", "-c", command]] if isinstance(command, str) else [command]
-
-
 def _replace(command: str | list[str], environment: dict[str, str]) -> None:
     """Become a program. As in a shell, the exit code is 127 if it is not there, 126 if it cannot be run."""
-    choices = _choices(command)
+    choices = [["bash", "-c", command], ["sh", "-c", command]] if isinstance(command, str) else [command]
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
         signal.signal(number, signal.SIG_DFL)
     failure: OSError | None = None

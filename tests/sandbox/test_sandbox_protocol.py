@@ -162,7 +162,7 @@ def test_the_guest_needs_python_3_8_and_the_standard_library_only(file: Path) ->
         "__future__", "_signal", "abc", "ast", "collections", "collections.abc", "contextlib", "errno", "fcntl",
         "functools", "gc", "inspect", "importlib", "json", "linecache", "math", "os", "select", "signal", "site",
         "socket", "stat", "struct", "sys", "time", "traceback", "types", "typing",
-        "ctypes", "fnmatch", "resource", "subprocess", "termios",  # of a box, whose guest has its own Python
+        "ctypes", "fnmatch", "resource", "termios",  # of a box, whose guest has its own Python
     }  # fmt: skip
     assert absolute <= modules_of_python_3_8
     assert len(tree.body) == 1 or any(node.module == "__future__" for node in imports)
