@@ -91,7 +91,7 @@ class SupervisedSandbox(Sandbox):
         """Release everything else that is held. The deadline is a time of the event loop."""
 
     async def _fill(self) -> None:
-        """Bring a new box into the state that it has after `start`."""
+        """Bring a new box, in which no code has run, into the state that it has after `start`."""
 
     # Its life.
 
@@ -142,7 +142,7 @@ class SupervisedSandbox(Sandbox):
             async with asyncio.timeout(self.start_timeout) as deadline:
                 connection = await self._launch()
                 self._box = box = Client(connection, self.limits.grace, self._revive)
-                await self._boot(box)
+                await box.boot(self._main, self._settings(), self.what, self._explain)
                 connection.on_end = self._examine
                 self._lost = ""
                 await self._fill()
@@ -153,9 +153,6 @@ class SupervisedSandbox(Sandbox):
                 message = f"the box was not ready within start_timeout={self.start_timeout:g} s"
                 raise SandboxTimeoutError(message) from error
             raise
-
-    async def _boot(self, box: Client) -> None:
-        await box.boot(self._main, self._settings(), self.what, self._explain)
 
     def _examine(self) -> None:
         # Find out now why the box has ended: the engine soon forgets its events.

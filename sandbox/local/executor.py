@@ -12,7 +12,6 @@ from typing import IO, Any
 
 from ..arguments import checked_environment, checked_modules
 from ..errors import ImageError, SandboxClosedError
-from ..host.client import Client
 from ..host.messages import supervisor_settings
 from ..host.supervised import START_TIMEOUT
 from ..host.supervised_executor import SupervisedExecutor
@@ -122,7 +121,7 @@ class LocalExecutor(HostSandbox[LocalProcess], SupervisedExecutor):
         environment = {"TMPDIR": tmp, **self.env}
         return supervisor_settings(limits, workspace, environment, self.preload, local=local, rlimits=rlimits)
 
-    async def _boot(self, box: Client) -> None:
-        await super()._boot(box)
+    async def _fill(self) -> None:
         assert self._process is not None
         self._process.note_folder()
+        await super()._fill()
