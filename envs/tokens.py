@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Annotated
 
 from pydantic import Field
@@ -83,12 +82,6 @@ class Tokens:
     def up_to(self, most: int) -> Tokens:
         """Return the first tokens, at most so many, without an image that does not fit whole."""
         return self[: next((span.start for span in self.images if span.start < most < span.end), most)]
-
-    def count_differences(self, other: Tokens) -> int:
-        """Return the number of places at which ids or images differ."""
-        places = {place for place, (x, y) in enumerate(zip_longest(self.ids, other.ids)) if x != y}
-        spans = {*self.images} ^ {*other.images}
-        return len(places.union(*(range(span.start, span.end) for span in spans)))
 
 
 @dataclass(kw_only=True, slots=True)

@@ -114,9 +114,9 @@ def worst_difference(model: Any, answers: list[Generation]) -> float:
     """The largest difference of a log-probability from that of one forward pass without a cache."""
     worst = 0.0
     for answer in answers:
-        ids_1L = torch.tensor([answer.prompt.ids + answer.token_ids])
+        ids_1L = torch.tensor([answer.prompt_ids + answer.token_ids])
         with torch.no_grad():
-            logits_LV = model(input_ids=ids_1L, use_cache=False).logits[0, len(answer.prompt) - 1 : -1]
+            logits_LV = model(input_ids=ids_1L, use_cache=False).logits[0, len(answer.prompt_ids) - 1 : -1]
         expected_T = logits_LV.log_softmax(-1).gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
         worst = max(worst, float((expected_T - torch.tensor(answer.logprobs)).abs().max()))
     return worst

@@ -54,7 +54,7 @@ class SlowGenerator(Generator):
             token_ids=self._answer_ids,
             logprobs=[-1.0] * len(self._answer_ids),
             finish="stop",
-            prompt=request.prompt,
+            prompt_ids=request.prompt.ids,
             weight_version=self._version,
         )
 

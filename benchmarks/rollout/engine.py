@@ -169,7 +169,7 @@ class ScriptedGenerator(Generator):
             token_ids=list(self.token_ids),
             logprobs=[-0.1] * len(self.token_ids),
             finish="stop",
-            prompt=request.prompt,
+            prompt_ids=request.prompt.ids,
         )
 
     def load_weights(self, model: Any, version: int) -> None:

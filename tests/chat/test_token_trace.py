@@ -86,8 +86,8 @@ class ScriptedGenerator(Generator):
         logprobs = [-(turn + 1) - index / 1000 for index in range(len(ids))]
         self.sampled.append((ids, logprobs))
         finish = "stop" if ids[-1] in request.stop_ids else "length"
-        prompt = Tokens(self.lies) + request.prompt
-        return Generation(token_ids=ids, logprobs=logprobs, finish=finish, prompt=prompt)
+        seen = [*self.lies, *request.prompt.ids]
+        return Generation(token_ids=ids, logprobs=logprobs, finish=finish, prompt_ids=seen)
 
     def load_weights(self, model: Any, version: int) -> None:
         """There are no weights."""
@@ -184,7 +184,7 @@ async def test_final_answer_ends_one_episode_and_the_others_go_on() -> None:
                 await ended.wait()
             text = FINAL if first or counts[1] == 3 else ADD
             ids = spelled(text + END)
-            return Generation(token_ids=ids, logprobs=[-1.0] * len(ids), finish="stop", prompt=request.prompt)
+            return Generation(token_ids=ids, logprobs=[-1.0] * len(ids), finish="stop", prompt_ids=request.prompt.ids)
 
     specs = episode_specs([ROW], group_size=2, seed=0)
     first_seeds = {stable_seed(specs[0].seed, turn) for turn in range(9)}
@@ -310,8 +310,8 @@ async def test_every_end_of_turn_token_counts() -> None:
             self.requests.append(request)
             ids = [*spelled(ADD if len(self.requests) == 1 else FINAL), other]
             assert other in request.stop_ids
-            prompt = request.prompt.ids
-            return Generation(token_ids=ids, logprobs=[-1.0] * len(ids), finish="stop", prompt=Tokens(prompt))
+            logprobs, prompt_ids = [-1.0] * len(ids), request.prompt.ids
+            return Generation(token_ids=ids, logprobs=logprobs, finish="stop", prompt_ids=prompt_ids)
 
     engine = RolloutEngine(Calculator, TokenPolicy(ended, Other(), sampling=Sampling(), budgets=LARGE))
     [episode] = await engine.run(episode_specs([ROW], group_size=1, seed=0))

@@ -63,7 +63,7 @@ class Spells(Generator):
         ids = spelled(self.text)[: request.max_tokens]
         self.sampled.append(ids)
         finish = "stop" if ids[-1] in request.stop_ids else "length"
-        return Generation(token_ids=ids, logprobs=[-1.0] * len(ids), finish=finish, prompt=request.prompt)
+        return Generation(token_ids=ids, logprobs=[-1.0] * len(ids), finish=finish, prompt_ids=request.prompt.ids)
 
     def load_weights(self, model: Any, version: int) -> None:
         """It has no weights."""

@@ -39,12 +39,6 @@ def test_a_span_that_does_not_fit_is_refused(span: tuple[int, int]) -> None:
         Tokens(TOKENS.ids, (ImageSpan(1, 2, CAT), ImageSpan(*span, DOG)))
 
 
-def test_differences_are_counted_by_place() -> None:
-    assert TOKENS.count_differences(TOKENS) == 0
-    assert TOKENS.count_differences(Tokens([1, 20, 20, 4, 21])) == 5  # two ids, and the places of both images
-    assert TOKENS.count_differences(Tokens(TOKENS.ids, (ImageSpan(1, 2, DOG), ImageSpan(4, 1, DOG)))) == 2
-
-
 def test_a_trace_knows_the_places_of_its_images() -> None:
     trace = TokenTrace.of(TOKENS)
     trace.append_sampled([7, 8], [-1.0, -2.0])

@@ -43,10 +43,10 @@ def ask(prompt: Sequence[int] | None = None, seed: int = 0, max_tokens: int = 12
 
 def plain_logprobs(model: Any, generation: Generation, sampling: Sampling) -> Tensor:
     """Return the log-probabilities (T,) of one forward pass without cache or padding."""
-    ids = torch.tensor([generation.prompt.ids + generation.token_ids])
+    ids = torch.tensor([generation.prompt_ids + generation.token_ids])
     with torch.no_grad():
         logits_TV = model(input_ids=ids, use_cache=False).logits[0].float()
-    start = len(generation.prompt)
+    start = len(generation.prompt_ids)
     logprobs_TV = log_distribution(logits_TV[start - 1 : -1], sampling)
     return logprobs_TV.gather(1, ids[0, start:, None])[:, 0]
 

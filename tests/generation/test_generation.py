@@ -13,7 +13,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from gymnast.envs.tokens import Tokens
 from gymnast.trainer import Generation, GenerationRequest, Sampling, TransformersGenerator
 from gymnast.trainer.generation.contract import GenerationError, StopTexts
 from gymnast.trainer.generation.sampling import log_distribution, sample
@@ -77,8 +76,8 @@ async def test_the_same_seed_gives_the_same_answer_whatever_the_batch(generator:
 
 async def test_greedy_takes_the_most_likely_token(generator: Any) -> None:
     for found in await answers(generator, [ask(prompt, seed=3, temperature=0.0) for prompt in PROMPTS]):
-        ids = torch.tensor([found.prompt.ids + found.token_ids])
-        best = model()(input_ids=ids).logits[0].argmax(-1)[len(found.prompt) - 1 : -1]
+        ids = torch.tensor([found.prompt_ids + found.token_ids])
+        best = model()(input_ids=ids).logits[0].argmax(-1)[len(found.prompt_ids) - 1 : -1]
         assert found.token_ids == best.tolist()
 
 
@@ -155,7 +154,7 @@ async def test_max_tokens_and_the_prompt_as_it_was_seen(generator: Any) -> None:
     requests = [ask(PROMPTS[n % 4], seed=n, max_tokens=n) for n in range(1, 9)]
     for request, found in zip(requests, await answers(generator, requests), strict=True):
         assert (len(found.token_ids), found.finish) == (request.max_tokens, "length")
-        assert found.prompt.ids == request.prompt.ids
+        assert found.prompt_ids == request.prompt.ids
 
 
 async def test_requests_share_a_batch_and_packed_rows_leave_it(generator: Any) -> None:
@@ -337,16 +336,16 @@ def test_batch_size_out_of_range() -> None:
 
 def test_a_generation_has_one_log_probability_for_each_token() -> None:
     with pytest.raises(GenerationError, match="one log-probability for each of its 2 tokens, got 1"):
-        Generation(token_ids=[3, 4], logprobs=[-0.5], finish="stop", prompt=Tokens([1]))
+        Generation(token_ids=[3, 4], logprobs=[-0.5], finish="stop", prompt_ids=[1])
 
 
 @pytest.mark.parametrize("logprob", [math.nan, -math.inf, math.inf])
 def test_a_generation_has_finite_log_probabilities(logprob: float) -> None:
     """Otherwise a metric would silently ignore the values."""
     with pytest.raises(GenerationError, match="logits are not finite"):
-        Generation(token_ids=[3, 4], logprobs=[-0.5, logprob], finish="stop", prompt=Tokens([1]))
+        Generation(token_ids=[3, 4], logprobs=[-0.5, logprob], finish="stop", prompt_ids=[1])
 
 
 def test_a_generation_is_complete() -> None:
     with pytest.raises(GenerationError, match="ended an answer early: abort"):
-        Generation(token_ids=[3], logprobs=[-0.5], finish="abort", prompt=Tokens([1]))  # type: ignore[arg-type]
+        Generation(token_ids=[3], logprobs=[-0.5], finish="abort", prompt_ids=[1])  # type: ignore[arg-type]

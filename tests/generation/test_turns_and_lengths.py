@@ -50,7 +50,7 @@ async def test_a_turn_computes_only_its_new_tokens() -> None:
     generator.close()
     assert [answer.token_ids for answer in found] == [answer.token_ids for answer in whole]
     check(model(), found)
-    before = [0] * 4 + [len(answer.prompt) + len(answer.token_ids) - 1 for answer in found[:-4]]
+    before = [0] * 4 + [len(answer.prompt_ids) + len(answer.token_ids) - 1 for answer in found[:-4]]
     assert [answer.num_cached for answer in found] == before
     assert {answer.num_cached for answer in whole} == {0}
     assert max(steps.tokens[1:]) < 4 * 24  # later turns have prompts of up to 70 tokens

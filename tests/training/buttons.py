@@ -233,7 +233,7 @@ class ScriptedGenerator(Generator):
             token_ids=token_ids,
             logprobs=[-0.5] * len(token_ids),
             finish="stop" if stopped else "length",
-            prompt=request.prompt,
+            prompt_ids=request.prompt.ids,
         )
 
     def load_weights(self, model: Any, version: int) -> None:

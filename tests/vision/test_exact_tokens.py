@@ -96,7 +96,7 @@ async def converse(name: str, generator: Generator, count: int) -> TokenTrace:
             prompt=trace.tokens, max_tokens=4 + count, stop_ids=chat.end_ids, seed=turn + 10 * count, sampling=sampling
         )
         answer = await generator.generate(request)
-        assert answer.prompt == trace.tokens
+        assert answer.prompt_ids == trace.ids
         trace.append_sampled(answer.token_ids, answer.logprobs)
         ended_by = answer.token_ids[-1] if answer.token_ids[-1] in chat.end_ids else None
         seen = PICTURES[turn : turn + (turn + count) % 3]

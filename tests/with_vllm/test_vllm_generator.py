@@ -32,7 +32,7 @@ async def test_logprobs_are_those_of_the_sampling_distribution(
     engine.load_weights(model, 0)
     for generation in await answers(engine, [ask(seed=seed, **options) for seed in range(4)]):
         assert len(generation.token_ids) == len(generation.logprobs) == 16
-        assert generation.prompt.ids == PROMPT
+        assert generation.prompt_ids == PROMPT
         assert error(model, generation, Sampling(**options)) < TOLERANCE
 
 

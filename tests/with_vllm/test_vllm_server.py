@@ -106,7 +106,7 @@ async def test_logprobs_are_the_models(generator: VLLMServerGenerator, model: An
     options = [*SAMPLINGS, {"temperature": 0.0}, {"temperature": 0.0, "top_k": 3}]
     requests = [ask(PROMPT[: 20 * seed + 1], seed=seed, **option) for seed in range(5) for option in options]
     for request, found in zip(requests, await answers(generator, requests), strict=True):
-        assert found.prompt.ids == request.prompt.ids
+        assert found.prompt_ids == request.prompt.ids
         assert len(found.token_ids) == len(found.logprobs) == 16
         assert error(model, found, request.sampling) < TOLERANCE
 

@@ -168,7 +168,7 @@ async def test_answers_are_passed_on() -> None:
     with generating(server) as generator:
         found = await generator.generate(ask([5, 6, 7], max_tokens=4))
     assert (found.token_ids, found.logprobs, found.finish) == ([7] * 4, [-0.5] * 4, "length")
-    assert (found.prompt.ids, found.num_cached) == ([5, 6, 7], 3)
+    assert (found.prompt_ids, found.num_cached) == ([5, 6, 7], 3)
 
 
 @pytest.mark.parametrize(

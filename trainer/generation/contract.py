@@ -66,7 +66,7 @@ class Generation:
     token_ids: list[int]  # (T,) as sampled; the stop token included
     logprobs: list[float]  # (T,) under the sampling distribution; for greedy decoding, at temperature 1
     finish: Literal["stop", "length"]  # a stop token or text came, or max_tokens was reached
-    prompt: Tokens  # as the engine saw it
+    prompt_ids: list[int]  # as the engine saw them
     weight_version: int = 0  # optimiser steps that the weights had taken
     num_cached: int = 0  # prompt tokens that the engine found in its prefix cache
     waiting_seconds: float = field(default=0.0, compare=False)  # before the engine began; 0 if it does not tell

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from ...envs.tokens import Tokens
 from ..models.internals import (
     append_rows,
     drop_columns,
@@ -156,7 +155,7 @@ class Decoding:
             token_ids=row.token_ids,
             logprobs=row.logprobs,
             finish="stop" if stopped else "length",
-            prompt=Tokens(row.seen_ids, row.request.prompt.images),
+            prompt_ids=row.seen_ids,
             weight_version=self.weight_version,
             num_cached=row.num_cached,
             waiting_seconds=row.waiting_seconds,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from ...envs.core import (
@@ -153,7 +154,7 @@ class TokenConversation:
         )
         spent.turns += 1
         generation = await policy.generator.generate(request)
-        self._check_prompt(generation.prompt, prompt)
+        self._check_prompt(generation.prompt_ids, prompt.ids)
         token_ids, finish = generation.token_ids, generation.finish
         if request.stop_texts is not None and (cut := request.stop_texts.cut(token_ids)) is not None:
             token_ids, finish = cut, "stop"  # a generator may have gone on
@@ -200,9 +201,9 @@ class TokenConversation:
             return self._chat.fit_observation(messages, max_tokens=min(allowed), **options)
         return self._chat.observation_tokens(messages, **options), messages
 
-    def _check_prompt(self, seen: Tokens, sent: Tokens) -> None:
+    def _check_prompt(self, seen: list[int], sent: list[int]) -> None:
         if seen != sent:
-            drift = seen.count_differences(sent)
+            drift = sum(own != other for own, other in zip_longest(seen, sent))
             self.trace.drift += drift
             raise TokenDriftError(
                 f"the engine saw another prompt than it was sent: {drift} of {len(sent)} tokens differ, so its answer "

@@ -30,7 +30,7 @@ from ..models.output_head import inner_model
 from . import CPU_OPTIONS, check_vllm, sampling_options
 from .engine_thread import EngineThread
 from .lora import MERGED_WITH_PICTURES, base_version, load_adapter, lora_options, lora_rank
-from .pictures import check_expansion, collapsed, media, probe, seen_prompt
+from .pictures import check_expansion, collapsed, media, probe
 from .private_api import lend_processor, replace_weights, unchanged_process
 
 GPU_MEMORY = 0.3  # vLLM's default share of the GPU's memory; training needs the rest
@@ -141,7 +141,7 @@ class VLLMGenerator(Generator):
             token_ids=list(answer.token_ids),
             logprobs=logprobs,
             finish=answer.finish_reason if output.finished else "stop",
-            prompt=seen_prompt(prompt, list(output.prompt_token_ids)),
+            prompt_ids=list(output.prompt_token_ids),
             weight_version=self.weight_version,
             num_cached=output.num_cached_tokens or 0,
         )

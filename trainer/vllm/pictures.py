@@ -27,11 +27,6 @@ def collapsed(tokens: Tokens, placeholder_id: int | None) -> list[int]:
     return ids + tokens.ids[behind:]
 
 
-def seen_prompt(sent: Tokens, ids: list[int]) -> Tokens:
-    """Return the prompt that vLLM reports as ids. The images have their places if it expanded them to the same ids."""
-    return Tokens(ids, sent.images if ids == sent.ids else ())
-
-
 def media(ids: Sequence[int], pictures: Sequence[Image]) -> dict[str, Any]:
     """Return the prompt of an engine in this process, with a placeholder among the ids for each picture."""
     return {

@@ -25,7 +25,7 @@ from ..models.sharding import is_sharded
 from . import sampling_options
 from .fleet import Fleet
 from .lora import MERGED_WITH_PICTURES, NAME, lora_options, lora_rank
-from .pictures import check_expansion, collapsed, content_parts, probe, seen_prompt
+from .pictures import check_expansion, collapsed, content_parts, probe
 from .server import ONE_TOKEN, Server, ServerGoneError
 from .weight_transfer import WeightTransfer, gather, rank, shared_name
 
@@ -138,7 +138,7 @@ class VLLMServerGenerator(Generator):
             token_ids=choice["token_ids"],
             logprobs=[logprob if logprob > LEAST_LOGPROB else -math.inf for logprob in logprobs],
             finish=choice["finish_reason"],
-            prompt=seen_prompt(prompt, answer["prompt_token_ids"]),
+            prompt_ids=answer["prompt_token_ids"],
             weight_version=version,
             num_cached=(answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0,
         )
