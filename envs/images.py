@@ -110,10 +110,14 @@ class Image:
         return Image(_as_png(self.open().resize(size)))
 
     @property
-    def is_plain(self) -> bool:
-        """Whether all programs show these pixels as `open` does: no palette, no transparency, and not to be turned."""
+    def plain(self) -> Image:
+        """The picture itself if all programs show its pixels as `open` does, else a PNG of these pixels.
+
+        Others have a palette, transparency, or are to be turned.
+        """
         with _opened(self.data) as picture:
-            return picture.mode == "RGB" and picture.getexif().get(0x0112, 1) == 1  # the orientation of a photo
+            is_plain = picture.mode == "RGB" and picture.getexif().get(0x0112, 1) == 1  # the orientation of a photo
+        return self if is_plain else Image.of(self.open())
 
     @property
     def data_uri(self) -> str:

@@ -119,7 +119,7 @@ class AgentTrainer(WritesModelCard):
                 args=args,
                 train_dataset=train_dataset,
                 eval_dataset=eval_dataset,
-                processing_class=parts.processing,
+                processing_class=parts.tokenizer if parts.images is None else parts.images.processor,
                 callbacks=with_records(callbacks, args.output_dir if args.record_run else None),
                 optimizers=optimizers,
             )

@@ -70,8 +70,8 @@ def _prompts(facts: ModelFacts) -> Finding:
 
 def _images(facts: ModelFacts) -> Finding:
     costs = ", ".join(
-        f"{cost.tokens} tokens and {_size(cost.bytes)} of features for {cost.width}x{cost.height}"
-        for cost in facts.image_costs
+        f"{tokens} tokens and {_size(features)} of features for {picture}"
+        for picture, (tokens, features) in facts.image_costs.items()
     )
     return Finding("pass", f"shown in messages of every role, as the template writes them for a user: {costs}")
 

@@ -23,7 +23,7 @@ from gymnast.trainer.generation.contract import GenerationRequest, Generator
 from gymnast.trainer.generation.transformers_generator import TransformersGenerator
 from gymnast.trainer.learning.logprobs import token_logprobs
 from gymnast.trainer.learning.samples import Sample, make_micro_batch
-from gymnast.trainer.models.images import ImageEncoder
+from gymnast.trainer.models.images import ImageEncoder, blank
 from gymnast.trainer.models.internals import without_videos
 from gymnast.trainer.models.output_head import OutputHead
 from gymnast.trainer.setup.model_facts import model_facts
@@ -185,7 +185,7 @@ def test_gradients_are_the_same_for_every_cut_into_micro_batches(
         rest = list(samples)
         for cut in cuts:
             part, rest = rest[:cut], rest[cut:]
-            batch = make_micro_batch(part, pad_id=0, picture=images.smallest)
+            batch = make_micro_batch(part, pad_id=0, picture=images.tokens(blank(32, 32)))
             options = {"images": images, "pictures": batch.get("pictures", ()), "temperature": 1.0}
             assert "pictures" in batch
             keep = batch["mask"].shape[1]

@@ -132,6 +132,6 @@ def test_a_picture_that_programs_show_differently_is_sent_to_vllm_as_the_model_s
     image = Image(file.getvalue())
     [part] = content_parts([image])
     sent = Image.of(part["url"])
-    assert (image.is_plain, sent == image, sent.is_plain) == (plain, plain, True)
+    assert (image.plain is image, sent == image, sent.plain is sent) == (plain, plain, True)
     assert sent.open().tobytes() == image.open().tobytes()
     assert part["uuid"] == image.digest

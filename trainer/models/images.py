@@ -56,9 +56,9 @@ class ImageEncoder:
         self.token_ids = frozenset(i for of_kind in of_tokens for i in getattr(processor, of_kind, None) or () if i)
         self._texts: dict[str, str] = {}
         self._at_most = lru_cache(SHRUNK)(Image.at_most)  # the members of a group see the same first pictures
-        small, large = (Image.of(np.full((side, 2 * side, 3), 99, np.uint8)) for side in (64, 96))
-        made, together = self._replacements([small, large])
-        if together != [self._replacements([image])[1][0] for image in (small, large)]:
+        both = [blank(128, 64), blank(192, 96)]
+        made, together = self._replacements(both)
+        if together != [self._replacements([image])[1][0] for image in both]:
             raise ConfigurationError(
                 f"{name} writes an image with other tokens if there is a second one, so a conversation with images "
                 f"cannot be continued token by token: use a model of another family"
@@ -93,16 +93,20 @@ class ImageEncoder:
         if self._type_name is not None:
             found[self._type_name] = torch.isin(ids_BL, self._image_ids.to(ids_BL.device)).long()
         if any(images):
-            made = self._call([[*row] for row in images if row], padding=True, return_tensors="pt")
-            found |= {name: value.to(ids_BL.device) for name, value in made.items() if name not in found}
+            found |= {name: value.to(ids_BL.device) for name, value in self.features(images).items()}
         return found
 
-    @cached_property
-    def smallest(self) -> Tokens:
-        """A small picture, for a forward pass that must have one."""
-        image = Image.of(np.zeros((32, 32, 3), np.uint8))
-        ids = self._call([[image]], text=[self.placeholder], add_special_tokens=False)["input_ids"][0]
-        return Tokens([*ids], (ImageSpan(0, len(ids), image),))
+    def features(self, images: Sequence[Sequence[Image]]) -> dict[str, Tensor]:
+        """Return the model's arguments that the pictures of these rows add to those of the ids."""
+        made = self._call([[*row] for row in images if row], padding=True, return_tensors="pt")
+        of_ids = ("input_ids", "attention_mask", self._type_name)
+        return {name: value for name, value in made.items() if name not in of_ids}
+
+    def tokens(self, image: Image) -> Tokens:
+        """Return the tokens of a picture that stands alone."""
+        image = self.shown(image)
+        ids = self.processor.tokenizer(self.text(image), add_special_tokens=False)["input_ids"]
+        return Tokens(ids, (ImageSpan(0, len(ids), image),))
 
     @cached_property
     def _image_ids(self) -> Tensor:
@@ -117,6 +121,11 @@ class ImageEncoder:
         pictures = [[image.open() for image in row] for row in rows]
         with self._lock:
             return self._processor(images=pictures, **options)
+
+
+def blank(width: int, height: int) -> Image:
+    """Return a black picture, to ask a processor what it makes of this size."""
+    return Image.of(np.zeros((height, width, 3), np.uint8))
 
 
 def backend_of(processor: Any) -> str | None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from transformers import AutoConfig, GenerationConfig
 
 from ...envs.core import Message, ToolSchema
-from ...envs.images import Image
 from ..chat.chat_format import ChatFormat
-from ..models.images import ImageEncoder
+from ..models.images import ImageEncoder, blank
 from ..options.algorithms import GRPOConfig
 from .loading import auto_class
 from .model_name import check_model_name
@@ -21,15 +18,6 @@ from .player import end_token_ids
 from .processing import load_processing
 
 IMAGE_SIZES = ((512, 384), (1280, 720))
-
-
-class ImageCost(NamedTuple):
-    """What a picture of this size becomes."""
-
-    width: int
-    height: int
-    tokens: int  # of the context, separators included
-    bytes: int  # of its features, which are made for each forward pass
 
 
 @dataclass(kw_only=True)
@@ -46,7 +34,8 @@ class ModelFacts:
     round_trip: str | None = None  # "" if a call is read back as it was written, else the difference; None: not tried
     end_tokens: list[str] = field(default_factory=list)  # each of them ends an answer
     prompt_tokens: list[int] = field(default_factory=list)  # of each prompt
-    image_costs: list[ImageCost] = field(default_factory=list)  # of `IMAGE_SIZES`, if the model takes images
+    image_costs: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """If the model takes images: by size, such as "512x384", the tokens of a picture, and the bytes of its features."""
     episode_tokens: int = GRPOConfig.max_completion_length  # the default of a training
     batch_episodes: int = GRPOConfig.per_device_train_batch_size
 
@@ -76,7 +65,8 @@ def model_facts(
     try:
         tokenizer, images = load_processing(empty, None)
         chat = ChatFormat(tokenizer, tool_format=tool_format, end_token_ids=_end_ids(model), images=images)
-        facts.image_costs = [] if images is None else [_cost_of_image(chat, images, *size) for size in IMAGE_SIZES]
+        if images is not None:
+            facts.image_costs = {f"{w}x{h}": _image_cost(images, w, h) for w, h in IMAGE_SIZES}
         for _, tools in prompts:
             chat.check_tools(tools)
         facts.prompt_tokens = [sum(map(len, chat.begin(messages, tools))) for messages, tools in prompts]
@@ -93,13 +83,9 @@ def model_facts(
     return facts
 
 
-def _cost_of_image(chat: ChatFormat, images: ImageEncoder, width: int, height: int) -> ImageCost:
-    image = Image.of(np.zeros((height, width, 3), np.uint8))
-    tokens = chat.prompt_tokens([{"role": "user", "content": [{"type": "image", "image": image}]}], [])
-    ids_BL = torch.tensor([tokens.ids])
-    made, text = (images.inputs(ids_BL, torch.ones_like(ids_BL), [shown]) for shown in ([image], []))
-    features = sum(value.nbytes for name, value in made.items() if name not in text)
-    return ImageCost(width, height, tokens.images[0].length, features)
+def _image_cost(images: ImageEncoder, width: int, height: int) -> tuple[int, int]:
+    image = blank(width, height)
+    return len(images.tokens(image)), sum(value.nbytes for value in images.features([[image]]).values())
 
 
 def _end_ids(model: str) -> list[int]:

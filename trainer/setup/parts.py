@@ -20,7 +20,7 @@ from ..learning.settings import LearningSettings
 from ..models.adapters import adapter_config
 from ..models.contexts import file_bars
 from ..models.distributed import Processes
-from ..models.images import ImageEncoder, freeze_vision
+from ..models.images import ImageEncoder, blank, freeze_vision
 from ..models.output_head import OutputHead
 from ..models.precision import computes_bfloat16
 from ..models.reference import ADAPTER, Reference, ReferenceSync
@@ -63,11 +63,6 @@ class Parts:
     train_dataset: Rows | RowStream | None
     schedule: Schedule  # of these rows; without rows if there are none
 
-    @property
-    def processing(self) -> Processing:
-        """The processor of a model that takes images, else the tokenizer."""
-        return self.tokenizer if self.images is None else self.images.processor
-
     def scorer(self, processes: Processes) -> Scorer:
         """Make the scorer, still without reference and output head: see `read_weights`."""
         return Scorer(
@@ -78,7 +73,7 @@ class Parts:
             pad_id=self.pad_id,
             passes=processes.most if processes.in_lockstep else int,
             images=self.images,
-            picture=self.images.smallest if self.images is not None and processes.count > 1 else None,
+            picture=self.images.tokens(blank(32, 32)) if self.images is not None and processes.count > 1 else None,
         )
 
     def read_weights(self, scorer: Scorer, processes: Processes) -> ReferenceSync | None:

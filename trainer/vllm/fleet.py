@@ -22,6 +22,7 @@ import aiohttp
 
 from ...envs.core import ConfigurationError
 from ..generation.contract import GenerationError
+from ..models.images import ImageEncoder
 from .server import START, Replica, Server, ServerGoneError
 
 PROBE_SECONDS = 1.0  # between two probes of a server that is away
@@ -45,7 +46,7 @@ class Fleet:
         max_model_len: int,
         timeout: float,
         restore: Callable[[Server], Awaitable[bool]],
-        image_backend: str | None = None,
+        images: ImageEncoder | None = None,
         place: float = 0.0,
     ) -> None:
         if not urls:
@@ -55,7 +56,7 @@ class Fleet:
         self._session = aiohttp.ClientSession(connector=connector)
         self.servers = [Server(url, self._session) for url in cleaned]
         self.label: str | None = None  # answers must come from the weights with this label
-        self._needs = max_model_len, image_backend
+        self._needs = max_model_len, images
         self._timeout = timeout
         self._restore = restore
         self._place = place

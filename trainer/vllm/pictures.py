@@ -9,22 +9,18 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
-import numpy as np
-
 from ...envs.core import ConfigurationError
 from ...envs.images import Image
-from ...envs.tokens import ImageSpan, Tokens
-from ..models.images import ImageEncoder
+from ...envs.tokens import Tokens
+from ..models.images import ImageEncoder, blank
 
 
 def collapsed(tokens: Tokens, placeholder_id: int | None) -> list[int]:
     """Return the ids with the placeholder alone for each image: vLLM would expand other ids a second time."""
-    ids, behind = list[int](), 0
-    for span in tokens.images:
-        assert placeholder_id is not None
-        ids += [*tokens.ids[behind : span.start], placeholder_id]
-        behind = span.end
-    return ids + tokens.ids[behind:]
+    ids: list[Any] = [*tokens.ids]
+    for span in reversed(tokens.images):
+        ids[span.start : span.end] = [placeholder_id]
+    return ids
 
 
 def media(ids: Sequence[int], pictures: Sequence[Image]) -> dict[str, Any]:
@@ -39,23 +35,13 @@ def media(ids: Sequence[int], pictures: Sequence[Image]) -> dict[str, Any]:
 def content_parts(pictures: Sequence[Image]) -> list[dict[str, str]]:
     """Return the pictures as a server's endpoint for tokens takes them."""
     # A server would turn a photo by its EXIF data, and put white behind transparent pixels.
-    plain = [picture if picture.is_plain else Image.of(picture.open()) for picture in pictures]
-    return [
-        {"type": "image_url", "url": sent.data_uri, "uuid": picture.digest}
-        for sent, picture in zip(plain, pictures, strict=True)
-    ]
+    return [{"type": "image_url", "url": picture.plain.data_uri, "uuid": picture.digest} for picture in pictures]
 
 
 def probe(images: ImageEncoder) -> Tokens:
     """Return a prompt for `check_expansion`: two pictures of different sizes between lines."""
-    tokenizer = images.processor.tokenizer
-    line = Tokens(tokenizer("\n", add_special_tokens=False)["input_ids"])
-    prompt = line + line
-    for side in (64, 96):
-        picture = images.shown(Image.of(np.full((side, 2 * side, 3), 99, np.uint8)))
-        ids = tokenizer(images.text(picture), add_special_tokens=False)["input_ids"]
-        prompt += Tokens(ids, (ImageSpan(0, len(ids), picture),))
-    return prompt + line + line
+    line = Tokens(images.processor.tokenizer("\n", add_special_tokens=False)["input_ids"])
+    return line + line + images.tokens(blank(128, 64)) + images.tokens(blank(192, 96)) + line + line
 
 
 def check_expansion(sent: Tokens, ids: Sequence[int] | Exception, place: str) -> None:

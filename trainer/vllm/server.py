@@ -16,9 +16,11 @@ from yarl import URL
 
 from ...envs.core import ConfigurationError
 from ..generation.contract import GenerationError
+from ..models.images import ImageEncoder, backend_of
 from . import check_version
 from .adapter_endpoint import PATH as ADAPTER
 from .over_tcp import BACKEND
+from .pictures import check_expansion, collapsed, content_parts, probe
 
 CONNECT_SECONDS = 10.0
 HEALTH_SECONDS = 10.0  # a server that takes longer to answer a health check is away
@@ -148,10 +150,10 @@ class Server:
         writer.close()
         return writer.get_extra_info("sockname")[0]
 
-    async def check(self, max_model_len: int, image_backend: str | None) -> None:
+    async def check(self, max_model_len: int, images: ImageEncoder | None) -> None:
         """Raise a ConfigurationError if training cannot use the server; find its replicas and how it receives weights.
 
-        `image_backend` is the trainer's, see `backend_of`; None without pictures.
+        `images` encodes the trainer's pictures, which the server must show alike; None without pictures.
         """
         check_version(self.url, (await self.get("version"))["version"])
         length = (await self.get("v1/models"))["data"][0]["max_model_len"]
@@ -166,12 +168,8 @@ class Server:
         if count != len(self.replicas):
             self.replicas = [Replica(self, index) for index in range(count)]
         await self._ask_endpoint()
-        if image_backend and self.image_backend and image_backend != self.image_backend:
-            raise ConfigurationError(
-                f"{self.url} makes the pixels of pictures with {self.image_backend!r}, and the trainer with "
-                f"{image_backend!r}, which rounds otherwise: start the server with --mm-processor-kwargs "
-                f"'{json.dumps({'backend': image_backend})}'"
-            )
+        if images is not None:
+            await self._check_pictures(images)
         self.backend = await self._find_backend()
 
     async def check_update(self) -> None:
@@ -187,6 +185,25 @@ class Server:
                 f"{self.url} reports other log-probabilities than those it samples from "
                 f"(--logprobs-mode processed_logprobs is missing); {START}"
             )
+
+    async def _check_pictures(self, images: ImageEncoder) -> None:
+        """Compare the backend of the pixels, and what two pictures become."""
+        backend, sent = backend_of(images.processor), probe(images)
+        if backend and self.image_backend and backend != self.image_backend:
+            raise ConfigurationError(
+                f"{self.url} makes the pixels of pictures with {self.image_backend!r}, and the trainer with "
+                f"{backend!r}, which rounds otherwise: start the server with --mm-processor-kwargs "
+                f"'{json.dumps({'backend': backend})}'"
+            )
+        ids, parts = collapsed(sent, images.placeholder_id), content_parts(sent.pictures)
+        body = ONE_TOKEN | {"token_ids": ids, "content_parts": parts, "return_token_ids": True}
+        try:
+            found = (await self.post("inference/v1/generate", body))["prompt_token_ids"]
+        except ServerGoneError as error:
+            raise ServerGoneError(f"it was lost while it was shown a picture: {error}") from error
+        except GenerationError as error:
+            found = error
+        check_expansion(sent, found, f"the vLLM server {self.url}")
 
     async def _count_replicas(self) -> int:
         """Ask for a replica that does not exist: the error says how many there are behind this address."""

@@ -16,17 +16,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...envs.runtime.threads import run_in_loop, run_in_thread
-from ...envs.tokens import Tokens
 from ...sandbox.cancellation import finish
 from ..generation.contract import Generation, GenerationError, GenerationRequest, Generator, check_request
-from ..models.images import ImageEncoder, backend_of
+from ..models.images import ImageEncoder
 from ..models.named_weights import check_loadable
 from ..models.sharding import is_sharded
 from . import sampling_options
 from .fleet import Fleet
 from .lora import MERGED_WITH_PICTURES, NAME, lora_options, lora_rank
-from .pictures import check_expansion, collapsed, content_parts, probe
-from .server import ONE_TOKEN, Server, ServerGoneError
+from .pictures import collapsed, content_parts
+from .server import Server
 from .weight_transfer import WeightTransfer, gather, rank, shared_name
 
 GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples modulo 1 lie evenly between 0 and 1, however many there are
@@ -54,8 +53,8 @@ class VLLMServerGenerator(Generator):
             same ones; by default a place that follows from its rank. Answers do not depend on it.
 
     Raises:
-        ConfigurationError: a server does not answer in time, is too old, takes too few tokens, lacks an option, or has
-            another backend for pictures than the trainer.
+        ConfigurationError: a server does not answer in time, is too old, takes too few tokens, lacks an option, has
+            another backend for pictures than the trainer, or expands them to other tokens than the model's processor.
     """
 
     is_shared = True
@@ -72,7 +71,6 @@ class VLLMServerGenerator(Generator):
         place: float | None = None,
     ) -> None:
         self._image_id = None if images is None else images.placeholder_id
-        self._probe = None if images is None else probe(images)  # until the first weights are loaded
         self._seeded = seeded
         self._options = {"max_model_len": max_model_len, "timeout": timeout, "seeded": seeded}
         self._run = shared_name()
@@ -86,9 +84,7 @@ class VLLMServerGenerator(Generator):
         self._transfer = WeightTransfer(group_port)
         # One event loop talks to the servers, whichever loop a request comes from.
         place = rank() * GOLDEN_RATIO % 1 if place is None else place
-        backend = None if images is None else backend_of(images.processor)
-        options = {"max_model_len": max_model_len, "image_backend": backend, "timeout": timeout}
-        run_in_loop(self._open(urls, **options, place=place))
+        run_in_loop(self._open(urls, max_model_len=max_model_len, timeout=timeout, images=images, place=place))
 
     async def _open(self, urls: Sequence[str], **options: Any) -> None:
         self._loop = asyncio.get_running_loop()
@@ -149,10 +145,8 @@ class VLLMServerGenerator(Generator):
         Every training process calls it; rank 0 sends.
 
         Raises:
-            GenerationError: a server refused the weights, no server was there in time, or one was lost when it was
-                shown a picture.
-            ConfigurationError: the model is quantised, or a server needs NCCL and the model is not on a GPU; or the
-                servers expand pictures to other tokens than the model's processor.
+            GenerationError: a server refused the weights, or no server was there in time.
+            ConfigurationError: the model is quantised, or a server needs NCCL and the model is not on a GPU.
         """
         check_loadable(model)
         self._gathered = gather(model) if is_sharded(model) else None
@@ -161,9 +155,6 @@ class VLLMServerGenerator(Generator):
         self._loads += 1  # one version may have several weights, for example after a checkpoint is loaded
         run_in_loop(self._load(f"{self._run}-{self._loads}-{version}"))
         self._vocab_size = model.config.get_text_config().vocab_size
-        if self._probe is not None and rank() == 0:
-            run_in_loop(self._check_pictures(self._probe))
-        self._probe = None
 
     @property
     def servers_present(self) -> list[str]:
@@ -224,21 +215,6 @@ class VLLMServerGenerator(Generator):
             elif rank() == 0:
                 logger.info("the vLLM servers get the adapter as an adapter")
         return largest if self._takes_adapters else None
-
-    async def _check_pictures(self, sent: Tokens) -> None:
-        body = ONE_TOKEN | {
-            "token_ids": collapsed(sent, self._image_id),
-            "content_parts": content_parts(sent.pictures),
-            "return_token_ids": True,
-        }
-        for server in self._fleet.present():
-            try:
-                found = (await server.generate(body, self._fleet.label, 0))["prompt_token_ids"]
-            except ServerGoneError as error:
-                raise GenerationError(f"a vLLM server was lost while it was shown a picture: {error}") from error
-            except GenerationError as error:
-                found = error
-            check_expansion(sent, found, f"the vLLM server {server.url}")
 
     async def _load(self, label: str) -> None:
         servers = self._fleet.present()
