@@ -18,7 +18,7 @@ import pydantic_core
 from pydantic import ConfigDict, TypeAdapter
 
 from .core import Message, StopReason, ToolSchema
-from .images import Image, read_image
+from .images import Image, parts_of, read_image
 from .json_values import encodable, jsonable, plain
 from .runtime.message_text import Entry, as_html, as_text, cut, entries_of_turn, entry_of, written_arguments
 from .runtime.user_calls import OUR_FOLDER
@@ -276,8 +276,7 @@ class Episode:
         """
         episode: Episode = _adapter().validate_json(text, context=images)
         for message in [*episode.first_messages, *episode.completion]:
-            content = message.get("content")
-            for part in content if isinstance(content, list) else ():
+            for part in parts_of(message):
                 if isinstance(part.get("image"), dict):
                     part["image"] = read_image(part["image"], images)
         return episode

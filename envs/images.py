@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -129,6 +130,15 @@ class Image:
         """The name of its file in a folder of pictures, `DIGEST.png`."""
         return f"{self.digest}.{self.media_type.partition('/')[2]}"
 
+    def save(self, folder: Path) -> None:
+        """Write its file into a folder of pictures, which is made, unless it is there."""
+        path = folder / self.file_name
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            unfinished = folder / f".{path.name}.{os.getpid()}"  # other processes may write it, and this one be killed
+            unfinished.write_bytes(self.data)
+            unfinished.replace(path)
+
     def __str__(self) -> str:
         return f"[image {self.width}x{self.height}]"
 
@@ -223,22 +233,36 @@ def _of_data_uri(text: str) -> bytes:
         raise ValueError(f"the data URI of a picture is not base64: {error}") from None
 
 
-def with_images(content: Any) -> Any:
-    """Return the content of a message with an `Image` in each part that is a picture.
+def parts_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the parts of a message's content; none if it is text."""
+    content = message.get("content")
+    return content if isinstance(content, list) else []
 
-    Parts are of the type "image", with the picture as "image", "base64", "url" or "path", or OpenAI's "image_url".
 
-    Raises:
-        TypeError, ValueError, OSError: as in `Image.of`.
-    """
-    if not isinstance(content, list):
-        return content
-    return [image_part(_picture_in(part)) if part["type"] in ("image", "image_url") else part for part in content]
+def images_of(messages: Iterable[Mapping[str, Any]]) -> list[Image]:
+    """Return the pictures in these messages, in order."""
+    return [part["image"] for message in messages for part in parts_of(message) if part["type"] == "image"]
+
+
+def with_parts(message: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return the message with `change` of each part of its content; a message of text stays."""
+    return {**message, "content": [*map(change, parts)]} if (parts := parts_of(message)) else message
 
 
 def image_part(value: Any) -> dict[str, Any]:
     """Return the part of a message that shows a picture, given in any form of `Image.of`."""
     return {"type": "image", "image": Image.of(value)}
+
+
+def checked_part(part: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a message, with an `Image` if it is a picture in any form.
+
+    A picture has the type "image", and stands as "image", "base64", "url" or "path"; or it is OpenAI's "image_url".
+
+    Raises:
+        TypeError, ValueError, OSError: as in `Image.of`.
+    """
+    return image_part(_picture_in(part)) if part["type"] in ("image", "image_url") else part
 
 
 def _picture_in(part: Mapping[str, Any]) -> Any:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from gymnast import __version__
 
 from ...envs.core import Message
 from ...envs.episode import Episode, Turn
-from ...envs.images import Image
+from ...envs.images import Image, images_of
 from ...envs.runtime.message_text import named_text
 from ...records.files.episodes import EpisodeRow
 from .turns import Played, TurnTokens, calls_of, content_of, origin_of, others_of, results_of, turn_tokens
@@ -33,14 +32,8 @@ def write_trajectories(folder: Path, played: Played, *, model: str) -> None:
         name = re.sub(r"[^\w@.-]", "_", "-".join(filter(None, parts)))
         text = json.dumps(_trajectory(episode, row, model), default=str)
         (folder / f"{name}.json").write_text(text + "\n")
-        for message in episode.messages:
-            content_of(message, partial(_keep, folder / IMAGES))
-
-
-def _keep(folder: Path, image: Image) -> dict[str, Any]:
-    folder.mkdir(exist_ok=True)
-    (folder / image.file_name).write_bytes(image.data)
-    return _shown(image)
+        for image in images_of(episode.messages):
+            image.save(folder / IMAGES)
 
 
 def _shown(image: Image) -> dict[str, Any]:

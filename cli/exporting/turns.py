@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ...envs.core import Message
 from ...envs.episode import Episode, ToolCallRecord, Turn
-from ...envs.images import Image
+from ...envs.images import Image, images_of, parts_of
 from ...envs.runtime.message_text import named_text
 from ...records.files.episodes import EpisodeRow
 
@@ -24,14 +24,11 @@ def origin_of(row: EpisodeRow) -> str:
 
 def content_of(message: Message, shown: Callable[[Image], dict[str, Any]]) -> str | list[dict[str, Any]]:
     """Return the text of a message; if it shows pictures, its parts, with those that `shown` makes of the pictures."""
-    content = message.get("content")
-    parts = content if isinstance(content, list) else []
-    if not any(isinstance(part.get("image"), Image) for part in parts):
+    if not images_of([message]):
         return named_text(message)
-    texts = [{"type": "text", "text": named_text({"content": [part]})} for part in parts]
     return [
-        shown(part["image"]) if isinstance(part.get("image"), Image) else text
-        for part, text in zip(parts, texts, strict=True)
+        shown(part["image"]) if part["type"] == "image" else {"type": "text", "text": named_text({"content": [part]})}
+        for part in parts_of(message)
     ]
 
 

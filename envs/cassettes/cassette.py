@@ -76,12 +76,7 @@ def append_calls(path: Path, *calls: RecordedCall, images: Mapping[str, Image] =
     with path.open("ab+") as file:  # the end of the block writes the lines, and then gives the lock back
         fcntl.flock(file, fcntl.LOCK_EX)
         for image in images.values():
-            picture = image_folder(path) / image.file_name
-            if not picture.exists():
-                picture.parent.mkdir(exist_ok=True)
-                written = picture.with_suffix(".new")  # a killed process leaves no half of a picture under its name
-                written.write_bytes(image.data)
-                written.replace(picture)
+            image.save(image_folder(path))
         is_new = file.seek(0, os.SEEK_END) == 0
         append_to(file, [*([FIRST_LINE] if is_new else []), *(json.dumps(asdict(call)) for call in calls)])
 
@@ -202,14 +197,13 @@ def with_pictures(content: Any, folder: Path) -> Any:
     Raises:
         BrokenEnvironmentError: the folder lacks a picture.
     """
-    if isinstance(content, list):
-        return [with_pictures(entry, folder) for entry in content]
-    if not isinstance(content, dict):
-        return content
-    if content.keys() != {"digest", "media_type", "width", "height"}:
-        return {key: with_pictures(entry, folder) for key, entry in content.items()}
+
+    def read(found: dict[str, Any]) -> Any:
+        is_picture = found.keys() == {"digest", "media_type", "width", "height"}
+        return read_image(found, folder) if is_picture else found
+
     try:
-        return read_image(content, folder)
+        return json.loads(json.dumps(content), object_hook=read)
     except ValueError as error:
         raise BrokenEnvironmentError(f"the cassette's picture is lost: {error}. {ADVICE}") from None
 

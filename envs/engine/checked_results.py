@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core import Message, StepResult, StopReason, text_of
 from ..episode import ToolCallRecord
-from ..images import with_images
+from ..images import checked_part, with_parts
 from ..rewards import LARGEST_REWARD, number_of
 from ..spaces import check_messages
 
@@ -29,14 +29,9 @@ def _checked_messages(messages: Any, source: str) -> list[Message]:
     """Return a list of chat messages, with an `Image` for each picture in any other form."""
     check_messages(messages, source)
     try:
-        return [_with_images(message) for message in messages]
+        return [with_parts(message, checked_part) for message in messages]
     except (TypeError, ValueError, OSError) as error:
         raise ValueError(f"{source} gave a picture that cannot be shown: {error}") from error
-
-
-def _with_images(message: Message) -> Message:
-    content = message.get("content")
-    return {**message, "content": with_images(content)} if isinstance(content, list) else message
 
 
 def split_first_words(messages: list[Message], name: str) -> tuple[list[Message], Message | None]:

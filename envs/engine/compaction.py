@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core import Message, OverlongPromptError, ToolSchema
 from ..episode import Stage
+from ..images import images_of, with_parts
 from ..runtime.user_calls import call_function
 from ..spaces import check_messages
 from .episode_model import EpisodeModel, Line
@@ -47,18 +48,13 @@ def last_images(count: int) -> Rewrite:
         raise ValueError(f"last_images takes a number of pictures, at least 0, got {count}")
 
     def rewrite(messages: list[Message]) -> list[Message]:
-        contents = [message.get("content") for message in messages]
-        parts = [part for content in contents if isinstance(content, list) for part in content]
-        older = sum(part["type"] == "image" for part in parts) - count
-        history = list[Message]()
-        for message, content in zip(messages, contents, strict=True):
-            shown: list[Any] = []
-            for part in content if isinstance(content, list) else ():
-                is_image = part["type"] == "image"
-                shown.append({"type": "text", "text": EARLIER_IMAGE} if is_image and older > 0 else part)
-                older -= is_image
-            history.append({**message, "content": shown} if shown else message)
-        return history
+        older = iter(range(len(images_of(messages)) - count))
+
+        def shown(part: dict[str, Any]) -> dict[str, Any]:
+            is_older = part["type"] == "image" and next(older, None) is not None
+            return {"type": "text", "text": EARLIER_IMAGE} if is_older else part
+
+        return [with_parts(message, shown) for message in messages]
 
     return rewrite
 

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from ..core import FunctionCall, Message
-from ..images import Image
+from ..images import Image, with_parts
 from ..json_values import check_depth
 from ..runtime.message_text import named_text
 
@@ -46,8 +46,7 @@ def as_requests(messages: Sequence[Message]) -> list[dict[str, Any]]:
     for message, following in zip_longest(messages, messages[1:]):
         request = as_request(message)
         if request["role"] == "tool" and isinstance(request["content"], list):
-            pictures = [part for part in request["content"] if part["type"] == "image_url"]
-            if pictures:
+            if pictures := [part for part in request["content"] if part["type"] == "image_url"]:
                 text = f"image of the result of call {request['tool_call_id']}"
                 shown += [{"type": "text", "text": text}, *pictures]
             request["content"] = named_text(message)
@@ -68,11 +67,7 @@ def as_request(message: Message) -> dict[str, Any]:
     role = message["role"]
     if role == "tool" and "tool_call_id" not in message:  # the error of a call that could not be read has no call
         role = "user"
-    content = message.get("content")
-    request: dict[str, Any] = {
-        "role": role,
-        "content": [*map(_part, content)] if isinstance(content, list) else content,
-    }
+    request: dict[str, Any] = {"role": role, "content": with_parts(message, _part).get("content")}
     if role == "tool":
         request["tool_call_id"] = message.get("tool_call_id")
     calls = [

@@ -8,7 +8,7 @@ from typing import Any
 import pydantic_core
 
 from ..core import MalformedCall, Message
-from ..images import Image, image_part, is_pil, with_images
+from ..images import Image, checked_part, image_part, is_pil
 
 PART_TYPES = frozenset({"text", "image", "image_url", "audio", "input_audio", "video", "file"})
 MEDIA_TYPES = frozenset({"image", "audio", "video"})
@@ -26,12 +26,11 @@ def render(value: Any) -> str | list[dict[str, Any]]:
     """
     if isinstance(value, str):
         return value
-    if _is_picture(value):
-        return [image_part(value)]
-    if isinstance(value, list) and not all(isinstance(item, str) for item in value):
-        parts = [_as_part(item) for item in value]
+    items = [value] if _is_picture(value) else value
+    if isinstance(items, list) and not all(isinstance(item, str) for item in items):
+        parts = [_as_part(item) for item in items]
         if all(_is_part(part) for part in parts):
-            return with_images(parts)
+            return [checked_part(part) for part in parts]
     try:
         return pydantic_core.to_json(value, inf_nan_mode="constants", fallback=_array).decode()
     except pydantic_core.PydanticSerializationError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -95,23 +94,20 @@ def append_episodes(
     Each head has the other fields of an episode's line. Returns the episodes that were written.
     """
     folder = path.parent / IMAGES
-    written, lines, pictures = list[Episode](), list[str](), dict[str, Image]()
+    written, lines, pictures = list[Episode](), list[str](), set[Image]()
     for _, group in groupby(zip(heads, episodes, strict=True), lambda pair: pair[1].spec.group):
         members, found = [*group], dict[str, Image]()
         texts = [f'{json.dumps(head)[:-1]}, "episode": {episode.to_json(found)}}}' for head, episode in members]
-        new = {image.file_name: image for image in found.values() if not (folder / image.file_name).exists()}
-        new = {name: image for name, image in new.items() if name not in pictures}
-        room -= sum(len(text.encode()) + 1 for text in texts) + sum(len(image.data) for image in new.values())
+        new = {image for image in found.values() if not (folder / image.file_name).exists()} - pictures
+        room -= sum(len(text.encode()) + 1 for text in texts) + sum(len(image.data) for image in new)
         if room < 0:
             break
         written += [episode for _, episode in members]
         lines += texts
         pictures |= new
-    (folder if pictures else path.parent).mkdir(parents=True, exist_ok=True)
-    for name, image in pictures.items():  # before the lines that name them
-        unfinished = folder / f".{name}.{os.getpid()}"  # several processes may write the same picture
-        unfinished.write_bytes(image.data)
-        unfinished.replace(folder / name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for image in pictures:  # before the lines that name them
+        image.save(folder)
     append_lines(path, lines)
     return written
 

@@ -17,6 +17,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ...envs.core import ConfigurationError, Message, ToolSchema, text_of
+from ...envs.images import images_of
 from ...envs.policy import text_before
 from ...envs.tokens import Tokens
 from ...envs.tools.results import cut
@@ -24,7 +25,7 @@ from ..models.images import ImageEncoder
 from ..tool_calls.custom import PlainFormat, ToolParser
 from ..tool_calls.families import FORMATS
 from ..tool_calls.formats import KnownFormat, ToolFormat, parse_ended
-from .chat_template import TEMPLATE_DATE, ChatTemplate, images_of
+from .chat_template import TEMPLATE_DATE, ChatTemplate
 from .first_words import FirstWords
 from .prompted_tools import PromptTools
 from .recognition import Recognition, marked_formats, recognise

@@ -146,26 +146,24 @@ class ChatTemplate:
         return tokens
 
     def _encode_piece(self, text: str, images: Sequence[Image], *, behind: bool) -> Tokens:
-        if not images or not _IMAGE.search(text):
-            return Tokens(self._encode_behind(text) if behind else self._encode(text))
-        assert self.images is not None
+        # Behind a special token, SentencePiece puts no space before a text that goes on.
         before = self._tokenizer.eos_token or "" if behind else ""
         whole, places = before, list[tuple[int, int, Image]]()
         for index, piece in enumerate(_IMAGE.split(text)):  # texts and numbers in turn
             if index % 2:
+                assert self.images is not None
                 image = self.images.shown(images[int(piece)])
                 piece = self.images.text(image)
                 places.append((len(whole), len(whole) + len(piece), image))
             whole += piece
-        encoded = self._tokenizer(whole, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
+        # A text longer than the context ends its episode: transformers would warn of errors that do not come.
+        encoded = self._tokenizer(whole, add_special_tokens=False, verbose=False)
         skipped = 1 if before else 0
-        offsets = encoded["offset_mapping"][skipped:]
-        spans, first = [], 0
+        spans, last = list[ImageSpan](), 0
         for start, end, image in places:  # a token that reaches over the border belongs to the image
-            first = next(place for place in range(first, len(offsets)) if offsets[place][1] > start)
-            last = next((place for place in range(first, len(offsets)) if offsets[place][0] >= end), len(offsets))
+            first = max(last, encoded.char_to_token(start) - skipped)
+            last = encoded.char_to_token(end - 1) - skipped + 1
             spans.append(ImageSpan(first, last - first, image))
-            first = last
         shared: dict[int, int] = {}  # an image is one id many times, and each int would take 32 bytes
         return Tokens([shared.setdefault(i, i) for i in encoded["input_ids"][skipped:]], tuple(spans))
 
@@ -180,15 +178,6 @@ class ChatTemplate:
     def spell(self, pieces: Sequence[str]) -> str:
         """Return a text of the assistant as `render` writes it: only `Verbatim` pieces keep their special tokens."""
         return self._joined(pieces, self._speakers)
-
-    def _encode_behind(self, text: str) -> list[int]:
-        """Return the tokens of a text that goes on: behind a special token, SentencePiece puts no space before it."""
-        end = self._tokenizer.eos_token
-        return self._encode(end + text)[1:] if end else self._encode(text)
-
-    def _encode(self, text: str) -> list[int]:
-        # A text longer than the context ends its episode: transformers would warn of errors that do not come.
-        return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
     def _find_least(self) -> str:
         """Return the text of a small conversation; empty if the template cannot render it.
@@ -276,13 +265,6 @@ class ChatTemplate:
             text = "".join(run)
             joined += text if kind is Verbatim else _break(text, self._control if kind is FromTool else pattern)
         return joined
-
-
-def images_of(messages: Sequence[Message]) -> list[Image]:
-    """Return the pictures in these messages, in order."""
-    contents = (message.get("content") for message in messages)
-    parts = (part for content in contents if isinstance(content, list) for part in content)
-    return [part["image"] for part in parts if part["type"] == "image"]
 
 
 class Verbatim(str):

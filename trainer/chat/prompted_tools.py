@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from ...envs.core import ConfigurationError, Message, ToolSchema
+from ...envs.images import images_of
 from ...envs.runtime.message_text import named_text
 from ..tool_calls.formats import ToolFormat
 from ..tool_calls.react import describe_tools
-from .chat_template import ChatTemplate, FromTool, Verbatim, images_of
+from .chat_template import ChatTemplate, FromTool, Verbatim
 from .turn_endings import TurnEndings
 
 

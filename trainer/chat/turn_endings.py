@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...envs.core import ConfigurationError, Message, ToolCall, ToolSchema
+from ...envs.images import images_of
 from ...envs.tokens import Tokens
 from ..tool_calls.call_arguments import read_arguments
 from ..tool_calls.formats import Conventions
-from .chat_template import PROBE_TOOL, QUESTION, SENTINEL, ChatTemplate, images_of
+from .chat_template import PROBE_TOOL, QUESTION, SENTINEL, ChatTemplate
 from .template_probe import CONTENTS, PROBE_CALL, UNDEFINED, TurnEnd, find_turn_end, numbered, tail_if_rendered
 
 _REPLY: Message = {"role": "user", "content": CONTENTS[0]}

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoConfig, GenerationConfig
 
 from ...envs.core import Message, ToolSchema
+from ...envs.images import Image
 from ..chat.chat_format import ChatFormat
 from ..models.images import ImageEncoder, blank
 from ..options.algorithms import GRPOConfig
@@ -66,7 +67,8 @@ def model_facts(
         tokenizer, images = load_processing(empty, None)
         chat = ChatFormat(tokenizer, tool_format=tool_format, end_token_ids=_end_ids(model), images=images)
         if images is not None:
-            facts.image_costs = {f"{w}x{h}": _image_cost(images, w, h) for w, h in IMAGE_SIZES}
+            for width, height in IMAGE_SIZES:
+                facts.image_costs[f"{width}x{height}"] = _image_cost(images, blank(width, height))
         for _, tools in prompts:
             chat.check_tools(tools)
         facts.prompt_tokens = [sum(map(len, chat.begin(messages, tools))) for messages, tools in prompts]
@@ -83,8 +85,7 @@ def model_facts(
     return facts
 
 
-def _image_cost(images: ImageEncoder, width: int, height: int) -> tuple[int, int]:
-    image = blank(width, height)
+def _image_cost(images: ImageEncoder, image: Image) -> tuple[int, int]:
     return len(images.tokens(image)), sum(value.nbytes for value in images.features([[image]]).values())
 
 

@@ -24,8 +24,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from ...envs.images import Image
-from ..chat.chat_template import images_of
+from ...envs.images import Image, images_of
 from ..models.images import ImageEncoder
 
 Conversation = tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None]
