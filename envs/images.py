@@ -145,7 +145,9 @@ class Image:
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: Any) -> core_schema.CoreSchema:
         written = core_schema.plain_serializer_function_ser_schema(_written, info_arg=True)
-        return core_schema.with_info_plain_validator_function(_read, serialization=written)
+        return core_schema.with_info_plain_validator_function(
+            lambda value, info: read_image(value, info.context), serialization=written
+        )
 
 
 def _written(image: Image, info: Any) -> dict[str, Any]:
@@ -155,10 +157,6 @@ def _written(image: Image, info: Any) -> dict[str, Any]:
         return {"data": base64.b64encode(image.data).decode(), **facts}
     info.context[image.digest] = image
     return facts
-
-
-def _read(value: Any, info: Any) -> Image:
-    return value if isinstance(value, Image) else read_image(value, info.context)
 
 
 def read_image(value: Mapping[str, Any], folder: Path | None) -> Image:
@@ -249,11 +247,6 @@ def with_parts(message: Any, change: Callable[[dict[str, Any]], dict[str, Any]])
     return {**message, "content": [*map(change, parts)]} if (parts := parts_of(message)) else message
 
 
-def image_part(value: Any) -> dict[str, Any]:
-    """Return the part of a message that shows a picture, given in any form of `Image.of`."""
-    return {"type": "image", "image": Image.of(value)}
-
-
 def checked_part(part: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a message, with an `Image` if it is a picture in any form.
 
@@ -262,15 +255,12 @@ def checked_part(part: dict[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError, ValueError, OSError: as in `Image.of`.
     """
-    return image_part(_picture_in(part)) if part["type"] in ("image", "image_url") else part
-
-
-def _picture_in(part: Mapping[str, Any]) -> Any:
-    if part["type"] == "image_url":
-        value = part.get("image_url")
-        return value.get("url") if isinstance(value, Mapping) else value
+    kind = part["type"]
+    if kind not in ("image", "image_url"):
+        return part
+    given = part.get(kind, part.get("url", part.get("path")))  # text of a path is refused: a model may have written it
     if "base64" in part:
-        return _of_data_uri(f"data:image;base64,{part['base64']}")
-    return part.get(
-        "image", part.get("url", part.get("path"))
-    )  # a path as text is refused: the model may have written it
+        given = f"data:image;base64,{part['base64']}"
+    elif kind == "image_url" and isinstance(given, Mapping):
+        given = given.get("url")
+    return {"type": "image", "image": Image.of(given)}

@@ -41,21 +41,19 @@ def _parts(whole: Any) -> Iterable[Any]:
 
 
 def plain(value: Any) -> Any:
-    """Replace a value that JSON does not have: arrays and tensors by lists of numbers, others by their `repr`."""
+    """Replace a value that JSON does not have: pictures by an `Image`, arrays by lists of numbers, others by `repr`."""
+    if is_pil(value):
+        return Image.of(value)
     return value.tolist() if hasattr(value, "tolist") else repr(value)
 
 
 def jsonable(value: Any, images: dict[str, Image] | None) -> Any:
     """Return a value of a row or a report as JSON; `images` gets the pictures, whose digests then stand for them."""
-    options: Any = {"inf_nan_mode": "strings", "fallback": _plain_or_picture, "context": images}
+    options: Any = {"inf_nan_mode": "strings", "fallback": plain, "context": images}
     try:
         return pydantic_core.from_json(pydantic_core.to_json(_picture(value), **options))
     except ValueError:  # bytes that are not UTF-8, lone surrogates, circular references
         return repr(value)
-
-
-def _plain_or_picture(value: Any) -> Any:
-    return Image.of(value) if is_pil(value) else plain(value)
 
 
 def _picture(value: Any) -> Any:

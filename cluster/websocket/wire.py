@@ -6,9 +6,9 @@ JSON and not pickle: a pickle may run any code where it is read.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 from collections.abc import Mapping
+from inspect import signature
 from numbers import Integral, Real
 from typing import Any
 
@@ -24,7 +24,7 @@ MAX_BYTES = 64 * 2**20  # of one message
 
 _CLASSES: dict[str, Any] = {
     f"${kind.__name__}": kind
-    for kind in (Opened, ResetReply, StepReply, StepResult, Grade, CaughtError, ToolCallRecord)
+    for kind in (Opened, ResetReply, StepReply, StepResult, Grade, CaughtError, ToolCallRecord, Image)
 }
 
 
@@ -53,9 +53,7 @@ def _plain(value: Any) -> Any:
     """Return the value as JSON has it. Other types are an object with one key that begins with "$"."""
     tag = f"${type(value).__name__}"
     if _CLASSES.get(tag) is type(value):
-        is_tuple = isinstance(value, tuple)
-        names: Any = _CLASSES[tag]._fields if is_tuple else [field.name for field in dataclasses.fields(value)]
-        return {tag: {name: _plain(getattr(value, name)) for name in names}}
+        return {tag: {name: _plain(getattr(value, name)) for name in signature(type(value)).parameters}}
     match value:
         case None | bool():
             return value
@@ -67,8 +65,6 @@ def _plain(value: Any) -> Any:
             return float(value)
         case bytes():
             return {"$bytes": base64.b64encode(value).decode()}
-        case Image():
-            return {"$image": base64.b64encode(value.data).decode()}
         case tuple():
             return {"$tuple": [_plain(part) for part in value]}
         case list():
@@ -92,8 +88,6 @@ def _read(found: dict[str, Any]) -> Any:
     match tag:
         case "$bytes":
             return base64.b64decode(content)
-        case "$image":
-            return Image(base64.b64decode(content))
         case "$tuple":
             return tuple(content)
         case "$dict":

@@ -85,8 +85,7 @@ class GymnasiumEnv(SeededEnv):
 
     def reset_task(self, task: Mapping[str, Any]) -> list[Message]:
         observation, _ = self.game.reset(seed=self.seed_of(task), options=task.get("options"))
-        shown = self._seen(observation)
-        content = f"{self._instructions}\n\n{shown}" if isinstance(shown, str) else [self._instructions, *shown]
+        content = self._content([self._instructions, *self._seen(observation)], "\n\n")
         return [{"role": "user", "content": render(content)}]
 
     async def aclose(self) -> None:
@@ -95,13 +94,12 @@ class GymnasiumEnv(SeededEnv):
         finally:
             await run_in_thread(self.game.close)
 
-    def _seen(self, observation: Any) -> str | list[Any]:
-        """Return the text of an observation, or the text, if any, and the picture of the current state."""
-        text = self._describe(observation, self.game)
-        if not self._frames:
-            return text
-        picture: Any = self.game.render()
-        return [*filter(None, [text]), Image.of(picture)]
+    def _seen(self, observation: Any) -> list[Any]:
+        """Return the text of an observation, and the picture of the current state if frames are shown."""
+        return [self._describe(observation, self.game), *([Image.of(self.game.render())] if self._frames else [])]
+
+    def _content(self, parts: list[Any], gap: str) -> str | list[Any]:
+        return [*filter(None, parts)] if self._frames else gap.join(parts)
 
     def _act(self, action: Any) -> str | list[Any]:
         if self.terminated or self.truncated:
@@ -113,9 +111,8 @@ class GymnasiumEnv(SeededEnv):
             raise BrokenEnvironmentError(f"the game raised {type(error).__name__}: {error}") from error
         self.reward += float(reward)
         self.terminated, self.truncated = terminated, truncated and not terminated
-        if not terminated and not truncated:
-            return shown
-        return f"{shown}\nThe game is over." if isinstance(shown, str) else [*shown, "The game is over."]
+        ended = ["The game is over."] if terminated or truncated else []
+        return self._content([*shown, *ended], "\n")
 
     def _action_tool(self, names: Sequence[str] | None) -> Callable[..., Any]:
         """Return the tool, whose schema lists the actions. Only the engine's `step_timeout` limits its calls."""

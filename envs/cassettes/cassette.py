@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pydantic_core
@@ -65,18 +64,13 @@ class RecordedCall:
         return f"{self.name}({text if len(text) <= 200 else f'{text[:200]}...'})"
 
 
-def append_calls(path: Path, *calls: RecordedCall, images: Mapping[str, Image] = MappingProxyType({})) -> None:
-    """Append calls at once, under a lock on the file, which is made if there is none.
-
-    The `images` of the calls go into a folder beside it, each once.
-    """
+def append_calls(path: Path, *calls: RecordedCall) -> None:
+    """Append calls at once, under a lock on the file, which is made if there is none."""
     import fcntl  # here, so that everything else works where the system has no such locks
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:  # the end of the block writes the lines, and then gives the lock back
         fcntl.flock(file, fcntl.LOCK_EX)
-        for image in images.values():
-            image.save(image_folder(path))
         is_new = file.seek(0, os.SEEK_END) == 0
         append_to(file, [*([FIRST_LINE] if is_new else []), *(json.dumps(asdict(call)) for call in calls)])
 

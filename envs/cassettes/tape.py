@@ -111,7 +111,9 @@ class Tape:
                 for made, again in result.inside
             ]
             done = {"outcome": result.outcome, "content": content, "traceback": result.traceback, "effects": effects}
-            append_calls(self._path, replace(described, inside=inside, **done), images=images)
+            for image in images.values():  # before the line that names them
+                image.save(image_folder(self._path))
+            append_calls(self._path, replace(described, inside=inside, **done))
         self._after = digest(described.after, call.kind, call.name, described.arguments, result.outcome, content)
         return result
 

@@ -8,7 +8,7 @@ from typing import Any
 import pydantic_core
 
 from ..core import MalformedCall, Message
-from ..images import Image, checked_part, image_part, is_pil
+from ..images import Image, checked_part, is_pil
 
 PART_TYPES = frozenset({"text", "image", "image_url", "audio", "input_audio", "video", "file"})
 MEDIA_TYPES = frozenset({"image", "audio", "video"})
@@ -53,7 +53,7 @@ def _is_picture(value: Any) -> bool:
 
 def _as_part(item: Any) -> Any:
     if _is_picture(item):
-        return image_part(item)
+        return {"type": "image", "image": item}
     return {"type": "text", "text": item} if isinstance(item, str) else item
 
 

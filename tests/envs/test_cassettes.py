@@ -23,7 +23,6 @@ from gymnast.envs import (
     tool_call,
     tool_calls,
 )
-from gymnast.envs.images import image_part
 from gymnast.envs.runtime.threads import run_in_loop
 from gymnast.sandbox import LocalExecutor, ScriptedExecutor
 
@@ -197,7 +196,7 @@ def test_a_picture_is_kept_once_and_replayed(tmp_path: Path) -> None:
             return ["seen:", picture(number), picture(0)]
 
         def reply(self, message: Message) -> list[Message] | None:
-            return None if message == BYE else [{"role": "user", "content": [image_part(picture(2))]}]
+            return None if message == BYE else [{"role": "user", "content": [{"type": "image", "image": picture(2)}]}]
 
     path = tmp_path / "tools.jsonl"
     script = [tool_call("look", number=0), tool_call("look", number=1), HELLO, BYE]

@@ -134,7 +134,7 @@ def scores(name: str, samples: Sequence[Sample], *, with_head: bool = True, mode
         head=head,
         entropy="value",
         images=images,
-        pictures=batch.get("pictures", ()),
+        pictures=batch["pictures"],
     )
     assert entropies_BT is not None
     assert torch.isfinite(entropies_BT).all()
@@ -186,8 +186,8 @@ def test_gradients_are_the_same_for_every_cut_into_micro_batches(
         for cut in cuts:
             part, rest = rest[:cut], rest[cut:]
             batch = make_micro_batch(part, pad_id=0, picture=images.tokens(blank(32, 32)))
-            options = {"images": images, "pictures": batch.get("pictures", ()), "temperature": 1.0}
-            assert "pictures" in batch
+            options = {"images": images, "pictures": batch["pictures"], "temperature": 1.0}
+            assert any(batch["pictures"])
             keep = batch["mask"].shape[1]
             logprobs_BT, _ = token_logprobs(model, batch["inputs"], batch["places"], keep=keep, **options)
             logprobs_BT.sum().backward()

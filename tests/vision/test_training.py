@@ -24,7 +24,7 @@ from gymnast.trainer import (
     last_images,
 )
 from gymnast.trainer.models.adapters import with_adapter
-from gymnast.trainer.models.images import ImageEncoder, freeze_vision, trains_images
+from gymnast.trainer.models.images import ImageEncoder, freeze_vision
 from gymnast.trainer.setup.model_facts import model_facts
 
 from ..training.gallery import Gallery
@@ -115,7 +115,6 @@ def test_a_tower_that_is_not_in_training_stays_without_activations(way: str, bf1
     assert not any(needed)
     after: Any = agent.model
     trained = {name for name, weight in after.named_parameters() if weight.requires_grad}
-    assert trains_images(after) == (way == "frozen tower")
     if way == "adapter":
         assert {name.split(".")[3] for name in trained} == {"language_model"}
         return

@@ -122,9 +122,7 @@ class Generator(ABC):
         """Release the engine. Unanswered requests fail."""
 
 
-def check_request(
-    request: GenerationRequest, vocab_size: int, *, generator: Generator, takes_images: bool = False
-) -> None:
+def check_request(request: GenerationRequest, vocab_size: int, *, takes_images: bool) -> None:
     """Raise a ValueError if a generator cannot take a request.
 
     On an accelerator a token outside the vocabulary would end the process.
@@ -136,7 +134,7 @@ def check_request(
             f"max_tokens={request.max_tokens}"
         )
     if prompt.images and not takes_images:
-        raise ValueError(f"{type(generator).__name__} takes no images, and the prompt has {len(prompt.images)}")
+        raise ValueError(f"the generator was made without images=, and the prompt has {len(prompt.images)} pictures")
     if not 0 <= min(prompt.ids) <= max(prompt.ids) < vocab_size:
         raise ValueError(f"the prompt has token {max(prompt.ids)}, but the model's vocabulary has {vocab_size}")
 

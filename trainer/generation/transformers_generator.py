@@ -97,7 +97,7 @@ class TransformersGenerator(Generator):
 
     async def generate(self, request: GenerationRequest) -> Generation:
         vocabulary = self.model.config.get_text_config().vocab_size
-        check_request(request, vocabulary, generator=self, takes_images=self._takes_images)
+        check_request(request, vocabulary, takes_images=self._takes_images)
         row = Row(request, random=np.random.Generator(np.random.Philox(key=request.seed)))
         self._submit(row)
         return await asyncio.wrap_future(row.answer)  # on cancellation the row is dropped from its batch

@@ -47,7 +47,7 @@ def objective(
         head=head,
         entropy="differentiable" if settings.entropy_coef else "value" if with_entropy else "none",
         images=images,
-        pictures=batch.get("pictures", ()),
+        pictures=batch["pictures"],
     )
     if watch is not None:
         watch(logprobs_BT)

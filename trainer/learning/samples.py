@@ -189,7 +189,7 @@ class MicroBatch(TypedDict):
     shares: Tensor  # (B,)
     numbers: Tensor  # (B,)
     batch_loss_tokens: Tensor  # of the batch that it is a part of
-    pictures: NotRequired[list[list[Image]]]  # of each row; their features are made for the forward pass
+    pictures: list[list[Image]]  # of each row; their features are made for the forward pass
 
 
 def make_micro_batch(
@@ -217,18 +217,16 @@ def make_micro_batch(
         place = completion_slice(sample, length, keep)
         for name, values_BT in of_tokens.items():
             values_BT[row, place] = torch.as_tensor(getattr(sample, name), dtype=torch.float32)
-    made = MicroBatch(
+    return MicroBatch(
         inputs={"input_ids": ids_BL, "attention_mask": attention_mask_BL},
         # Found here, on the CPU: on a GPU the search would wait for all work before it.
         places=of_tokens["mask"].flatten().nonzero()[:, 0],
         shares=torch.tensor([sample.share for sample in samples]),
         numbers=torch.tensor([sample.number for sample in samples]),
         batch_loss_tokens=torch.tensor(float(batch_loss_tokens)),
+        pictures=pictures,
         **of_tokens,  # type: ignore[typeddict-item]
     )
-    if any(pictures):
-        made["pictures"] = pictures
-    return made
 
 
 def completion_slice(sample: Sample, length: int, keep: int) -> slice:

@@ -143,7 +143,7 @@ class Scorer:
                     head=head,
                     entropy="value" if with_entropy else "none",
                     images=self.images,
-                    pictures=batch.get("pictures", ()),
+                    pictures=batch["pictures"],
                 )
                 logprobs_BT, entropies_BT = logprobs_BT.cpu(), None if entropies_BT is None else entropies_BT.cpu()
                 for row, sample in enumerate(part):

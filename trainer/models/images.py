@@ -50,7 +50,8 @@ class ImageEncoder:
         if not self.placeholder or not hasattr(processor, "image_processor"):
             raise ConfigurationError(f"{name} takes no images: it has no image_processor or no image_token")
         self.processor = processor
-        self._processor, self._lock = self.copied_processor(), threading.Lock()
+        # A copy for one thread at a time: a call with padding changes the tokenizer.
+        self._processor, self._lock = copy.deepcopy(processor), threading.Lock()
         of_tokens = (f"{kind}_token_ids" for kind in ("image", "video", "audio"))
         self.placeholder_id: int = processor.tokenizer.convert_tokens_to_ids(self.placeholder)
         self.token_ids = frozenset(i for of_kind in of_tokens for i in getattr(processor, of_kind, None) or () if i)
@@ -67,12 +68,6 @@ class ImageEncoder:
 
     def __reduce__(self) -> Any:
         return partial(type(self), max_pixels=self.max_pixels), (self.processor,)
-
-    def copied_processor(self) -> Any:
-        """Return a copy of the processor for one thread at a time: a call with padding changes the tokenizer."""
-        copied = copy.copy(self.processor)
-        copied.tokenizer = copy.deepcopy(self.processor.tokenizer)
-        return copied
 
     def shown(self, image: Image) -> Image:
         """Return the picture that the model sees: the image itself, or a smaller one."""
@@ -154,18 +149,6 @@ def freeze_vision(model: nn.Module) -> None:
         )
     for weight in weights:
         weight.requires_grad_(False)
-
-
-def trains_images(model: nn.Module) -> bool:
-    """Return whether training changes what the model makes of a picture: its tower or its projector is in training.
-
-    If not, as with an adapter on the language model, an engine may keep the embeddings of pictures when it gets new
-    weights. With `freeze_vision` alone it may not: what vLLM keeps is the output of the projector, which trains.
-    """
-    inner: Any = inner_model(model)
-    parts = (inner.get_decoder(), inner.get_output_embeddings())
-    of_text = {id(weight) for part in parts for weight in part.parameters()}
-    return any(weight.requires_grad and id(weight) not in of_text for weight in inner.parameters())
 
 
 def positions(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:

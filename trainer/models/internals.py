@@ -25,8 +25,8 @@ def takes_images(config: PretrainedConfig) -> bool:
 
 
 def load_processor(name: str, config: PretrainedConfig, options: Mapping[str, Any]) -> Any | None:
-    """Return the processor of a model; None if the model has only a tokenizer."""
-    if type(config) not in PROCESSOR_MAPPING:
+    """Return the processor of a model that takes images; None if the model has only a tokenizer."""
+    if not takes_images(config) or type(config) not in PROCESSOR_MAPPING:
         return None
     try:
         return without_videos(PROCESSOR_MAPPING[type(config)]).from_pretrained(name, **options)

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from ..models.images import ImageEncoder
-from ..models.internals import load_processor, takes_images
+from ..models.internals import load_processor
 
 Processing = PreTrainedTokenizerBase | ProcessorMixin
 """A tokenizer, or the processor of a model that takes images, which has a tokenizer."""
@@ -52,8 +52,7 @@ def _own_processing(model: PreTrainedModel, init_kwargs: Mapping[str, Any] | Non
     if not name:
         raise ValueError("processing_class is needed: the model was made in memory, so its tokenizer is not known")
     options = for_all_files(init_kwargs)
-    processor = load_processor(name, model.config, options) if takes_images(model.config) else None
-    return AutoTokenizer.from_pretrained(name, **options) if processor is None else processor
+    return load_processor(name, model.config, options) or AutoTokenizer.from_pretrained(name, **options)
 
 
 def for_all_files(init_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:

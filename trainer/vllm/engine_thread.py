@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -59,9 +60,8 @@ class EngineThread:
         one of them ends the answer, the output is not finished.
         """
         name, output = str(next(self._names)), Future[Any]()
-        prompt: Any = {"type": "token", "prompt_token_ids": list(prompt_ids)}
 
-        def add() -> None:
+        def add(prompt: Any) -> None:
             if self._engine is None:
                 settle(output, self._end_error())
                 return
@@ -75,15 +75,13 @@ class EngineThread:
                 self._waiting[name] = output, stop_texts
 
         async def expand_and_add() -> None:
-            nonlocal prompt
-            prompt = await self._with_pictures(prompt_ids, pictures)
-            self._submit(add)
+            self._submit(partial(add, await self._with_pictures(prompt_ids, pictures)))
 
         try:
             if pictures:  # also if it is cancelled: vLLM's processor hands the engine each picture only once
                 await finish(expand_and_add())
             else:
-                self._submit(add)
+                self._submit(partial(add, {"type": "token", "prompt_token_ids": list(prompt_ids)}))
             return await asyncio.wrap_future(output)
         except BaseException:
             self._submit(lambda: self._abort(name))

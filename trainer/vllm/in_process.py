@@ -9,6 +9,7 @@ adapter that vLLM can compute, it copies the adapter each time and the base weig
 from __future__ import annotations
 
 import atexit
+import copy
 import logging
 import os
 import tempfile
@@ -24,7 +25,7 @@ from transformers import PreTrainedModel
 from ...envs.core import ConfigurationError
 from ...envs.tokens import Tokens
 from ..generation.contract import Generation, GenerationRequest, Generator, check_request
-from ..models.images import ImageEncoder, trains_images
+from ..models.images import ImageEncoder
 from ..models.named_weights import check_loadable, named_weights, whole_weights
 from ..models.output_head import inner_model
 from . import CPU_OPTIONS, check_vllm, sampling_options
@@ -114,7 +115,7 @@ class VLLMGenerator(Generator):
         self.weight_version = 0
         self._seeded = seeded
         self._image_id = None if images is None else images.placeholder_id
-        self._processor = None if images is None else images.copied_processor()
+        self._processor = None if images is None else copy.deepcopy(images.processor)  # it has a thread of its own
         self._sleeps = enable_sleep_mode and on_gpu
         self._vocab_size = model.config.get_text_config().vocab_size
         engine = _make_engine(model, self._processor, max_model_len, options, engine_kwargs or {})
@@ -127,7 +128,7 @@ class VLLMGenerator(Generator):
     async def generate(self, request: GenerationRequest) -> Generation:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-        check_request(request, self._vocab_size, generator=self, takes_images=self._image_id is not None)
+        check_request(request, self._vocab_size, takes_images=self._image_id is not None)
         texts, kind = request.stop_texts, RequestOutputKind.FINAL_ONLY
         if texts is not None:  # vLLM has no tokenizer here, so the thread looks for them after each token
             kind = RequestOutputKind.CUMULATIVE
@@ -160,7 +161,7 @@ class VLLMGenerator(Generator):
             adapter = load_adapter(engine, model) if sends_adapter else None
             if not engine.reset_prefix_cache():
                 raise RuntimeError("vLLM still holds a prefix that was computed with the old weights")
-            if self._image_id is not None and trains_images(model):  # vLLM keeps what it made of a picture
+            if self._image_id is not None:  # vLLM keeps what its vision tower made of a picture
                 engine.reset_encoder_cache()
             _synchronize()  # before the optimiser changes the weights that are being copied
             return adapter

@@ -110,7 +110,7 @@ class VLLMServerGenerator(Generator):
         """Generate one answer; on cancellation the server drops the request."""
         if self._vocab_size is None:
             raise GenerationError("no weights were loaded; call load_weights first")
-        check_request(request, self._vocab_size, generator=self, takes_images=self._image_id is not None)
+        check_request(request, self._vocab_size, takes_images=self._image_id is not None)
         version, prompt = self._version, request.prompt
         body: dict[str, Any] = {
             "token_ids": collapsed(prompt, self._image_id),
