@@ -239,7 +239,8 @@ def parts_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def images_of(messages: Iterable[Mapping[str, Any]]) -> list[Image]:
     """Return the pictures in these messages, in order."""
-    return [part["image"] for message in messages for part in parts_of(message) if part["type"] == "image"]
+    found = (part.get("image") for message in messages for part in parts_of(message))
+    return [image for image in found if isinstance(image, Image)]
 
 
 def with_parts(message: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:

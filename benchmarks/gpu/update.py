@@ -33,7 +33,6 @@ from .models import DEVICE, count_parameters, described, make_model, peak_megaby
 
 EPISODES, TURNS = 32, 4
 ROWS = 4  # of the longest episodes in a micro-batch
-PAD = 0
 
 
 def make_samples(vocabulary: int, length: int) -> list[Sample]:
@@ -102,7 +101,7 @@ def main() -> None:
             layer.compile(dynamic=True, backend="inductor" if DEVICE == "cuda" else "eager")
     samples = make_samples(model.config.vocab_size, length)
     settings, head = make_settings(max_tokens=ROWS * length), OutputHead.of(model)
-    batch = Batch.of([[sample] for sample in samples], settings, pad_id=PAD)
+    batch = Batch.of([[sample] for sample in samples], settings)
     counts = StepCounts(
         loss_tokens=batch.loss_tokens, sequences=batch.sequences, batch_loss_tokens=0, batches=1, processes=1
     )

@@ -127,8 +127,7 @@ def ours(model: Qwen3ForCausalLM, samples: Sequence[Sample], rows: int, max_toke
     )
     settings, head = learning_settings(config), OutputHead.of(model)
     batches = [
-        Batch.of(part, settings, pad_id=PAD)
-        for part in split_evenly([[sample] for sample in samples], len(samples) // rows)
+        Batch.of(part, settings) for part in split_evenly([[sample] for sample in samples], len(samples) // rows)
     ]
     counts = StepCounts(
         loss_tokens=sum(batch.loss_tokens for batch in batches),

@@ -78,7 +78,7 @@ def update(episodes: int, *, as_text: bool) -> dict[str, float]:
     episode(chat, 0, as_text=as_text)  # what is imported and remembered at the first one
     tracemalloc.start()
     samples = [[episode(chat, number, as_text=as_text)] for number in range(episodes)]
-    batch = Batch.of(samples, settings.changed(max_tokens_per_batch=1), pad_id=0)
+    batch = Batch.of(samples, settings.changed(max_tokens_per_batch=1))
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     counts = StepCounts(

@@ -27,7 +27,9 @@ def content_of(message: Message, shown: Callable[[Image], dict[str, Any]]) -> st
     if not images_of([message]):
         return named_text(message)
     return [
-        shown(part["image"]) if part["type"] == "image" else {"type": "text", "text": named_text({"content": [part]})}
+        shown(part["image"])
+        if isinstance(part.get("image"), Image)
+        else {"type": "text", "text": named_text({"content": [part]})}
         for part in parts_of(message)
     ]
 

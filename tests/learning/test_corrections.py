@@ -25,7 +25,7 @@ from gymnast.trainer.options.derived import learning_settings
 from gymnast.trainer.run_log.metrics import Metrics
 
 from . import rows
-from .rows import PAD, SETTINGS, VOCABULARY, make_model
+from .rows import SETTINGS, VOCABULARY, make_model
 
 MASK_BT = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0, 1, 0, 1, 0]])
 ADVANTAGES_BT = torch.tensor([[1.0], [-2.0], [0.5]]).expand(3, 5)
@@ -168,7 +168,7 @@ def episodes(members: int) -> list[Episode]:
 
 def scorer(correction: str) -> Scorer:
     settings = SETTINGS.changed(correction=correction, correction_bounds=CORRECTIONS[correction].bounds)
-    return Scorer(model=make_model(), settings=settings, reference=None, gather=this_process_only, pad_id=PAD)
+    return Scorer(model=make_model(), settings=settings, reference=None, gather=this_process_only)
 
 
 def with_exact_logprobs(group: list[Episode]) -> list[Episode]:

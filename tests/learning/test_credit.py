@@ -16,7 +16,7 @@ from gymnast.trainer.learning.advantages import this_process_only
 from gymnast.trainer.learning.comparison import Comparison
 from gymnast.trainer.learning.scoring import Scorer
 
-from .rows import PAD, SETTINGS
+from .rows import SETTINGS
 
 GROUP = [  # (sampled tokens, reward) of each turn
     [(2, 0.0), (3, 1.0), (1, 0.5)],
@@ -46,7 +46,7 @@ def episodes(group: list[list[tuple[int, float]]], extra: float = 0.0) -> list[E
 def advantages(group: list[Episode], **changes: Any) -> list[list[float]]:
     """The advantages of each member's tokens, those of all its samples in a row."""
     settings = SETTINGS.changed(**changes)
-    scorer = Scorer(model=nn.Linear(1, 1), settings=settings, reference=None, gather=this_process_only, pad_id=PAD)
+    scorer = Scorer(model=nn.Linear(1, 1), settings=settings, reference=None, gather=this_process_only)
     samples, _ = scorer([group])
     found: list[list[Any]] = [[sample.advantages for sample in samples_of_one] for samples_of_one in samples]
     return [torch.cat(answer).tolist() for answer in found]

@@ -20,7 +20,7 @@ from gymnast.trainer.learning.scoring import Scorer
 from gymnast.trainer.models.output_head import OutputHead
 
 from .beside_trl import assert_same, make_trainer, unpatched_copy
-from .rows import PAD, SETTINGS, TEMPERATURE, Batch, counts_of, gradients, loss_of, make_batch, make_model
+from .rows import SETTINGS, TEMPERATURE, Batch, counts_of, gradients, loss_of, make_batch, make_model
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_the_tokens_of_highest_entropy_are_those_of_trl(trl_grpo: GRPOTrainer, s
     assert 0 < expected_BT.sum() < mask_BT.sum()
 
     settings = SETTINGS.changed(top_entropy_quantile=share)
-    scorer = Scorer(model=model, settings=settings, reference=None, gather=this_process_only, pad_id=PAD)
+    scorer = Scorer(model=model, settings=settings, reference=None, gather=this_process_only)
     samples, _ = scorer([episodes_of(batch)])
     for (prompt, _), [sample], row_T in zip(batch.rows, samples, expected_BT, strict=True):
         assert sample.advantages is not None

@@ -22,7 +22,7 @@ from gymnast.trainer.learning.samples import Batch, EpisodeSamples, samples_of
 from gymnast.trainer.learning.scoring import Scorer
 from gymnast.trainer.models.reference import Reference
 
-from .rows import PAD, SETTINGS, VOCABULARY, make_model
+from .rows import SETTINGS, VOCABULARY, make_model
 
 OF_SEQUENCES = ("gspo", "gspo_token", "rloo")
 
@@ -63,13 +63,13 @@ def cut(episode: Episode) -> Episode:
 def score(episodes: list[Episode], **changes: Any) -> list[EpisodeSamples]:
     settings = SETTINGS.changed(**changes)
     reference = Reference(make_model(1)) if settings.beta else None
-    scorer = Scorer(model=make_model(), settings=settings, reference=reference, gather=this_process_only, pad_id=PAD)
+    scorer = Scorer(model=make_model(), settings=settings, reference=reference, gather=this_process_only)
     return scorer([episodes])[0]
 
 
 def gradient(episodes: list[Episode], *, weights: int = 0, **changes: Any) -> dict[str, Tensor]:
     """The gradient of a step on these episodes; `weights` other than 0 differ from those that sampled."""
-    batch = Batch.of(score(episodes, **changes), settings := SETTINGS.changed(**changes), pad_id=PAD)
+    batch = Batch.of(score(episodes, **changes), settings := SETTINGS.changed(**changes))
     counts = StepCounts(
         loss_tokens=batch.loss_tokens, sequences=batch.sequences, batch_loss_tokens=0, batches=1, processes=1
     )

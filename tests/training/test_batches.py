@@ -18,7 +18,7 @@ from .made_episodes import PAD, trace_of
 def test_the_mask_selects_exactly_the_sampled_tokens() -> None:
     rng = random.Random(0)
     traces = [trace_of(rng) for _ in range(20)]
-    batch = make_micro_batch([Sample.of(trace) for trace in traces], pad_id=PAD)
+    batch = make_micro_batch([Sample.of(trace) for trace in traces])
     ids_BL, mask_BT = batch["inputs"]["input_ids"], batch["mask"]
     keep = mask_BT.shape[1]
     for row, trace in enumerate(traces):
@@ -33,7 +33,7 @@ def test_the_mask_selects_exactly_the_sampled_tokens() -> None:
 
 def test_rows_are_padded_on_the_right_and_end_with_their_last_sampled_token() -> None:
     samples = [Sample.of(trace_of(random.Random(n))) for n in range(9)]
-    batch = make_micro_batch(samples, pad_id=PAD)
+    batch = make_micro_batch(samples)
     length = batch["inputs"]["input_ids"].shape[1]
     for row, sample in enumerate(samples):
         ids = sample.prompt_ids + sample.completion_ids
@@ -61,7 +61,7 @@ def test_logprobs_of_the_training_model_stand_where_their_tokens_do() -> None:
     samples = [Sample.of(trace_of(random.Random(n))) for n in range(6)]
     for sample in samples:
         sample.old_logprobs = torch.tensor([float(token) for token in sample.completion_ids])
-    batch = make_micro_batch(samples, pad_id=PAD)
+    batch = make_micro_batch(samples)
     keep = batch["mask"].shape[1]
     on = batch["mask"] == 1
     assert "old_logprobs" in batch
@@ -126,7 +126,7 @@ def test_micro_batches_hold_their_tokens_with_the_picture_behind_a_row() -> None
     shown = Tokens([7] * 40, (ImageSpan(0, 40, picture()),))
     samples = of_lengths(4, 5, 6, 7, 51, 60)
     samples[1].images = [ImageSpan(0, 1, picture(1))]
-    batch = Batch.of([samples], SETTINGS.changed(beta=0.1, max_tokens_per_batch=130), pad_id=PAD, picture=shown)
+    batch = Batch.of([samples], SETTINGS.changed(beta=0.1, max_tokens_per_batch=130), picture=shown)
     assert all(any(item["pictures"]) for item in batch.micro_batches)
     sizes = sorted(item["inputs"]["input_ids"].numel() for item in batch.micro_batches)
     assert sizes == [4 * 7, 51 + 40, 60 + 40]
@@ -137,13 +137,13 @@ def test_samples_without_a_gradient_are_counted_and_not_computed() -> None:
     samples[0].images = [ImageSpan(0, 1, picture(1))]
     for sample, advantage in zip(samples, (0.0, 0.5, 0.0), strict=True):
         sample.advantages = advantage * torch.tensor(sample.mask)
-    batch = Batch.of([[sample] for sample in samples], SETTINGS, pad_id=PAD)
+    batch = Batch.of([[sample] for sample in samples], SETTINGS)
     assert [tuple(item["inputs"]["input_ids"].shape) for item in batch.micro_batches] == [(1, 6)]
     assert not any(batch.micro_batches[0]["pictures"])
-    shown = Batch.of([[sample] for sample in samples], SETTINGS, pad_id=PAD, picture=tiny).filled(2, PAD, tiny)
+    shown = Batch.of([[sample] for sample in samples], SETTINGS, picture=tiny).filled(2, tiny)
     assert [item["pictures"] for item in shown.micro_batches] == [[tiny.pictures]] * 2
     assert shown.micro_batches[0]["inputs"]["input_ids"][0].tolist()[6:] == [7, 7]  # behind all loss tokens
     assert (batch.loss_tokens, batch.sequences) == (3 + 5 + 7, 3)
     assert batch.micro_batches[0]["batch_loss_tokens"] == 15
-    with_kl = Batch.of([[sample] for sample in samples], SETTINGS.changed(beta=0.1), pad_id=PAD)
+    with_kl = Batch.of([[sample] for sample in samples], SETTINGS.changed(beta=0.1))
     assert [tuple(batch["inputs"]["input_ids"].shape) for batch in with_kl.micro_batches] == [(3, 8)]

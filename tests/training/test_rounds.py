@@ -29,9 +29,9 @@ from gymnast.trainer.rollout.schedule import Schedule
 from ..envs.pictures import picture
 from ..learning.rows import SETTINGS
 from .buttons import ROWS, Buttons, make_trainer
-from .made_episodes import PAD, episode, failed, specs
+from .made_episodes import episode, failed, specs
 
-SCORER = Scorer(model=nn.Identity(), settings=SETTINGS, reference=None, gather=this_process_only, pad_id=PAD)
+SCORER = Scorer(model=nn.Identity(), settings=SETTINGS, reference=None, gather=this_process_only)
 
 # Groups.
 

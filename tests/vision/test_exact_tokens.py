@@ -123,7 +123,7 @@ def traces(name: str) -> list[TokenTrace]:
 def scores(name: str, samples: Sequence[Sample], *, with_head: bool = True, model: Any = None) -> torch.Tensor:
     _, made, images, _ = family(name)
     model = model or made
-    batch = make_micro_batch(samples, pad_id=0)
+    batch = make_micro_batch(samples)
     head = OutputHead.of(model) if with_head else None
     logprobs_BT, entropies_BT = token_logprobs(
         model,
@@ -185,7 +185,7 @@ def test_gradients_are_the_same_for_every_cut_into_micro_batches(
         rest = list(samples)
         for cut in cuts:
             part, rest = rest[:cut], rest[cut:]
-            batch = make_micro_batch(part, pad_id=0, picture=images.tokens(blank(32, 32)))
+            batch = make_micro_batch(part, picture=images.tokens(blank(32, 32)))
             options = {"images": images, "pictures": batch["pictures"], "temperature": 1.0}
             assert any(batch["pictures"])
             keep = batch["mask"].shape[1]

@@ -105,34 +105,29 @@ class Batch:
         episodes: Sequence[EpisodeSamples],
         settings: LearningSettings,
         *,
-        pad_id: int,
         picture: Tokens | None = None,
     ) -> Batch:
         """Return the batch of these episodes; samples without a gradient count only in the divisors of the loss."""
         samples = [sample for samples in episodes for sample in samples]
         loss_tokens = sum(sum(sample.mask) for sample in samples)
         with_gradient = [sample for sample in samples if sample.has_gradient(settings)]
-        rows = with_gradient or [filler(pad_id)]
+        rows = with_gradient or [filler()]
         parts = micro_batches(rows, max_tokens=settings.max_tokens_per_batch, picture=picture)
         return cls(
-            micro_batches=[
-                make_micro_batch(part, pad_id=pad_id, batch_loss_tokens=loss_tokens, picture=picture) for part in parts
-            ],
+            micro_batches=[make_micro_batch(part, batch_loss_tokens=loss_tokens, picture=picture) for part in parts],
             loss_tokens=loss_tokens,
             sequences=sum(any(any(sample.mask) for sample in samples) for samples in episodes),
         )
 
-    def filled(self, count: int, pad_id: int, picture: Tokens | None = None) -> Batch:
+    def filled(self, count: int, picture: Tokens | None = None) -> Batch:
         """Add empty micro-batches until there are `count`."""
-        empty = make_micro_batch([filler(pad_id)], pad_id=pad_id, picture=picture)
+        empty = make_micro_batch([filler()], picture=picture)
         return replace(self, micro_batches=self.micro_batches + [empty] * (count - len(self.micro_batches)))
 
 
-def filler(pad_id: int) -> Sample:
+def filler() -> Sample:
     """Make a dummy row of two tokens, for a forward pass of nothing. It has no loss token and counts as no sequence."""
-    return Sample(
-        prompt_ids=[pad_id], completion_ids=[pad_id], mask=[0], sampling_logprobs=[0.0], advantages=torch.zeros(1)
-    )
+    return Sample(prompt_ids=[0], completion_ids=[0], mask=[0], sampling_logprobs=[0.0], advantages=torch.zeros(1))
 
 
 def micro_batches(
@@ -193,7 +188,7 @@ class MicroBatch(TypedDict):
 
 
 def make_micro_batch(
-    samples: Sequence[Sample], *, pad_id: int, batch_loss_tokens: int = 0, picture: Tokens | None = None
+    samples: Sequence[Sample], *, batch_loss_tokens: int = 0, picture: Tokens | None = None
 ) -> MicroBatch:
     """Return the tensors of these samples; of their advantages and the like, those that the samples have.
 
@@ -206,7 +201,7 @@ def make_micro_batch(
     pictures[shortest] += behind.pictures
     length = max(max(sample.length for sample in samples), samples[shortest].length + len(behind))
     keep = length - min(len(sample.prompt_ids) for sample in samples)
-    ids_BL = torch.full((len(samples), length), pad_id)
+    ids_BL = torch.zeros(len(samples), length, dtype=torch.long)  # any token fills a row: no other token sees it
     attention_mask_BL = torch.zeros(len(samples), length, dtype=torch.long)
     names = ["mask", "sampling_logprobs", "advantages", "old_logprobs", "ref_logprobs"]
     of_tokens = {name: torch.zeros(len(samples), keep) for name in names if getattr(samples[0], name) is not None}

@@ -37,7 +37,6 @@ class Scorer:
     settings: LearningSettings
     reference: Reference | None
     gather: Gather  # concatenates (1, n) tensors of all processes
-    pad_id: int
     head: OutputHead | None = None  # of the model; see `token_logprobs`
     images: ImageEncoder | None = None  # of a model that takes them
     picture: Tokens | None = None  # shown in passes without one: several processes need the vision tower in each pass
@@ -131,8 +130,8 @@ class Scorer:
         with evaluating(model), torch.no_grad():
             limits = {"max_tokens": settings.max_tokens_per_batch, "max_rows": settings.rows_at_once}
             parts = micro_batches(samples, **limits, picture=self.picture)
-            for part in parts + [[filler(self.pad_id)]] * (self.passes(len(parts)) - len(parts)):
-                batch = make_micro_batch(part, pad_id=self.pad_id, picture=self.picture)
+            for part in parts + [[filler()]] * (self.passes(len(parts)) - len(parts)):
+                batch = make_micro_batch(part, picture=self.picture)
                 length, keep = batch["inputs"]["input_ids"].shape[1], batch["mask"].shape[1]
                 logprobs_BT, entropies_BT = token_logprobs(
                     model,

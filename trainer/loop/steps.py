@@ -43,7 +43,7 @@ class Round:
     @cached_property
     def batches(self) -> list[Batch]:
         parts, scorer = split_evenly(self.episodes, self.parts), self.scorer
-        return [Batch.of(part, scorer.settings, pad_id=scorer.pad_id, picture=scorer.picture) for part in parts]
+        return [Batch.of(part, scorer.settings, picture=scorer.picture) for part in parts]
 
     def save(self, path: Path) -> None:
         episodes = [[asdict(sample) for sample in samples] for samples in self.episodes]
@@ -83,8 +83,8 @@ class Steps:
         batches = [self._rounds[index].batches[place % schedule.steps_per_generation] for index, place in places]
         self.counts = self._count(batches, device)
         # Processes that share the weights compute each layer together, so all need as many micro-batches.
-        pad_id, picture, passes = self.scorer.pad_id, self.scorer.picture, self.scorer.passes
-        return [batch.filled(passes(len(batch.micro_batches)), pad_id, picture) for batch in batches]
+        picture, passes = self.scorer.picture, self.scorer.passes
+        return [batch.filled(passes(len(batch.micro_batches)), picture) for batch in batches]
 
     def _play(self, index: int, step: int) -> Round:
         """Play the tasks of a round, and score their episodes."""

@@ -41,7 +41,7 @@ from .generator_choice import (
     make_generator,
 )
 from .loading import load_model, warn_of_low_rate
-from .player import context_length, make_player, padding_id
+from .player import context_length, make_player
 from .processing import Processing, load_processing
 from .startup_checks import ROWS_LOOKED_AT, check_before_loading, check_best_metric, check_stream, first_rows
 
@@ -58,7 +58,6 @@ class Parts:
     tokenizer: PreTrainedTokenizerBase
     images: ImageEncoder | None  # of a model that takes images
     player: EpisodePlayer
-    pad_id: int  # of the token that fills rows
     settings: LearningSettings
     train_dataset: Rows | RowStream | None
     schedule: Schedule  # of these rows; without rows if there are none
@@ -70,7 +69,6 @@ class Parts:
             settings=self.settings,
             reference=None,
             gather=processes.gather_tensor,
-            pad_id=self.pad_id,
             passes=processes.most if processes.in_lockstep else int,
             images=self.images,
             picture=self.images.tokens(blank(32, 32)) if self.images is not None and processes.count > 1 else None,
@@ -198,7 +196,6 @@ def make_parts(
         tokenizer=tokenizer,
         images=images,
         player=player,
-        pad_id=padding_id(tokenizer, player.policy.chat),
         settings=learning_settings(args),
         train_dataset=given[0],
         schedule=schedule_of(args, () if given[0] is None else given[0]),

@@ -76,11 +76,11 @@ def step_gradient(episodes: Sequence[Episode], settings: LearningSettings) -> Te
     model = BigramModel(seed=2)
     reference = Reference(model) if settings.beta else None
     model.load_state_dict(BigramModel().state_dict())  # the policy that played the round
-    scorer = Scorer(model=model, settings=settings, reference=reference, gather=this_process_only, pad_id=0)
+    scorer = Scorer(model=model, settings=settings, reference=reference, gather=this_process_only)
     samples, _ = scorer(form_groups(episodes, settings.truncated)[0])
     with torch.no_grad():
         model.logits_VV.add_(0.3 * BigramModel(seed=1).logits_VV)
-    batch = Batch.of(samples, settings, pad_id=0)
+    batch = Batch.of(samples, settings)
     sizes = {"loss_tokens": batch.loss_tokens, "sequences": batch.sequences}
     counts = StepCounts(**sizes, batch_loss_tokens=0, batches=1, processes=1)
     for part in batch.micro_batches:
