@@ -212,18 +212,16 @@ class ChatTemplate:
     def _find_image(self, images: ImageEncoder) -> tuple[str, str]:
         """Return the text that the template writes before and behind the placeholder of a picture."""
         parts: Any = [{"type": "text", "text": "qZa"}, {"type": "image"}, {"type": "text", "text": "bZq"}]
-        problem, written = "", ""
+        messages, tools = [{"role": "user", "content": parts}], [*self.least_tools] or None
         try:
-            tools = [*self.least_tools] or None
-            messages = [{"role": "user", "content": parts}]
             written = self._tokenizer.apply_chat_template(messages, tokenize=False, **self._kwargs, tools=tools)
+            text = written.partition("qZa")[2].partition("bZq")[0]
         except Exception as error:  # the template's own code may raise anything
-            problem = f" ({error})"
-        text = written.partition("qZa")[2].partition("bZq")[0]
+            text = f"an error, {error},"
         if text.count(images.placeholder) != 1:
             raise ConfigurationError(
                 f"the model takes images, but the chat template writes {text!r} for one in a user's message, without "
-                f"{images.placeholder!r}{problem}: set tokenizer.chat_template to the one of the model's processor"
+                f"{images.placeholder!r}: set tokenizer.chat_template to the one of the model's processor"
             )
         before, behind = text.split(images.placeholder)
         return before, behind

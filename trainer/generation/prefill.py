@@ -55,7 +55,7 @@ class Prefill:
         self.model: Any = model
         self.kept = kept
         self._pad_id = pad_id
-        self._images = images
+        self.images = images
         self._is_plain = has_plain_cache(model)
         self.forget_limits()
 
@@ -128,15 +128,15 @@ class Prefill:
         known_B1, new_B1 = torch.tensor(lengths, device=model.device).T[..., None]
         mask_BL = torch.where(columns_L < 0, columns_L >= -known_B1, columns_L >= new - new_B1).long()
         inputs = {"input_ids": ids_BN, "attention_mask": mask_BL}
-        if self._images is not None:
+        if self.images is not None:
             pictures = [prompt.rows[0].request.prompt.pictures for prompt in prompts]
-            inputs = self._images.inputs(ids_BN, mask_BL, pictures)
+            inputs = self.images.inputs(ids_BN, mask_BL, pictures)
         inputs["position_ids"] = positions(model, inputs)[..., -new:]
         for prompt, ids in zip(prompts, ids_BN.tolist(), strict=True):
             seen = prompt.ids[: prompt.known] + ids[new - prompt.new :]
             for row in prompt.rows:
                 row.seen_ids, row.num_cached = seen[: len(row.request.prompt)], prompt.known
-        kept = self.kept if self._images is None else None
+        kept = self.kept if self.images is None else None
         decoding = Decoding(model, cache, inputs, weight_version, kept)
         decoding.begin([prompt.rows for prompt in prompts])
         return decoding

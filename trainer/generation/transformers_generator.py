@@ -79,7 +79,6 @@ class TransformersGenerator(Generator):
             raise ValueError(f"max_batch_size must be at least 1, got {max_batch_size}")
         self.copies = copies
         self.dtype = dtype
-        self._takes_images = images is not None
         self._source = model
         # Now, because accelerate may wrap `forward` later, and a copy of the wrapper would call the source.
         self.model = copy.deepcopy(model).requires_grad_(False).eval() if copies else model
@@ -97,7 +96,7 @@ class TransformersGenerator(Generator):
 
     async def generate(self, request: GenerationRequest) -> Generation:
         vocabulary = self.model.config.get_text_config().vocab_size
-        check_request(request, vocabulary, takes_images=self._takes_images)
+        check_request(request, vocabulary, takes_images=self._prefill.images is not None)
         row = Row(request, random=np.random.Generator(np.random.Philox(key=request.seed)))
         self._submit(row)
         return await asyncio.wrap_future(row.answer)  # on cancellation the row is dropped from its batch

@@ -12,7 +12,7 @@ import copy
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from inspect import signature
 from typing import Any
 
@@ -86,7 +86,8 @@ class ImageEncoder:
         """Return the model's arguments for these rows, each with its images in order; on the device of the ids."""
         found = {"input_ids": ids_BL, "attention_mask": mask_BL}
         if self._type_name is not None:
-            found[self._type_name] = torch.isin(ids_BL, self._image_ids.to(ids_BL.device)).long()
+            image_ids = torch.tensor(sorted(self.processor.image_token_ids), device=ids_BL.device)
+            found[self._type_name] = torch.isin(ids_BL, image_ids).long()
         if any(images):
             found |= {name: value.to(ids_BL.device) for name, value in self.features(images).items()}
         return found
@@ -102,10 +103,6 @@ class ImageEncoder:
         image = self.shown(image)
         ids = self.processor.tokenizer(self.text(image), add_special_tokens=False)["input_ids"]
         return Tokens(ids, (ImageSpan(0, len(ids), image),))
-
-    @cached_property
-    def _image_ids(self) -> Tensor:
-        return torch.tensor(sorted(self._processor.image_token_ids))
 
     def _replacements(self, images: Sequence[Image]) -> tuple[Mapping[str, Any], list[str]]:
         text = self.placeholder * len(images)

@@ -161,8 +161,7 @@ class VLLMGenerator(Generator):
             adapter = load_adapter(engine, model) if sends_adapter else None
             if not engine.reset_prefix_cache():
                 raise RuntimeError("vLLM still holds a prefix that was computed with the old weights")
-            if self._image_id is not None:  # vLLM keeps what its vision tower made of a picture
-                engine.reset_encoder_cache()
+            engine.reset_encoder_cache()  # what a vision tower made of pictures
             _synchronize()  # before the optimiser changes the weights that are being copied
             return adapter
 
