@@ -78,7 +78,7 @@ class Image:
         """
         if isinstance(value, Image):
             return value
-        if is_pil(value) or hasattr(value, "__array_interface__"):
+        if is_picture(value) or hasattr(value, "__array_interface__"):
             return cls(_as_png(value))
         if isinstance(value, Mapping):
             value = value.get("bytes")  # its path is not read: it may be a text that the model wrote
@@ -183,9 +183,9 @@ def read_image(value: Mapping[str, Any], folder: Path | None) -> Image:
 Image.__pydantic_serializer__ = SchemaSerializer(Image.__get_pydantic_core_schema__())  # type: ignore[attr-defined]
 
 
-def is_pil(value: Any) -> bool:
-    """Return whether this is an image of Pillow, which is not imported for it."""
-    return any(base.__module__ == "PIL.Image" for base in type(value).__mro__)
+def is_picture(value: Any) -> bool:
+    """Return whether this is an `Image`, or an image of Pillow, which is not imported for it."""
+    return isinstance(value, Image) or any(base.__module__ == "PIL.Image" for base in type(value).__mro__)
 
 
 @contextmanager
@@ -206,7 +206,7 @@ def _opened(data: bytes) -> Iterator[PIL.Image.Image]:
 def _as_png(value: Any) -> bytes:
     with needs_extra("vision", "a picture"):
         import PIL.Image
-    if not is_pil(value):
+    if not is_picture(value):
         if str(value.dtype) != "uint8" or value.ndim not in (2, 3):
             raise ValueError(
                 f"a picture is an array of uint8 (height, width, 3), got {value.dtype} of shape {tuple(value.shape)}: "

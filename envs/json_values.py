@@ -8,7 +8,7 @@ from typing import Any
 
 import pydantic_core
 
-from .images import Image, is_pil
+from .images import Image, is_picture
 
 _MOST_LEVELS = 64  # pydantic reads some 200, and an episode nests the arguments of a call in further levels
 
@@ -42,7 +42,7 @@ def _parts(whole: Any) -> Iterable[Any]:
 
 def plain(value: Any) -> Any:
     """Replace a value that JSON does not have: pictures by an `Image`, arrays by lists of numbers, others by `repr`."""
-    if is_pil(value):
+    if is_picture(value):
         return Image.of(value)
     return value.tolist() if hasattr(value, "tolist") else repr(value)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pydantic_core
 
 from ..core import MalformedCall, Message
-from ..images import Image, checked_part, is_pil
+from ..images import checked_part, is_picture
 
 PART_TYPES = frozenset({"text", "image", "image_url", "audio", "input_audio", "video", "file"})
 MEDIA_TYPES = frozenset({"image", "audio", "video"})
@@ -26,7 +26,7 @@ def render(value: Any) -> str | list[dict[str, Any]]:
     """
     if isinstance(value, str):
         return value
-    items = [value] if _is_picture(value) else value
+    items = [value] if is_picture(value) else value
     if isinstance(items, list) and not all(isinstance(item, str) for item in items):
         parts = [_as_part(item) for item in items]
         if all(_is_part(part) for part in parts):
@@ -47,12 +47,8 @@ def _array(value: Any) -> Any:
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
-def _is_picture(value: Any) -> bool:
-    return isinstance(value, Image) or is_pil(value)
-
-
 def _as_part(item: Any) -> Any:
-    if _is_picture(item):
+    if is_picture(item):
         return {"type": "image", "image": item}
     return {"type": "text", "text": item} if isinstance(item, str) else item
 

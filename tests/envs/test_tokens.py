@@ -25,9 +25,7 @@ def test_a_slice_holds_its_images_whole_or_is_refused() -> None:
     assert TOKENS[3:] == Tokens([2, 21, 3], (ImageSpan(1, 1, DOG),))
     assert TOKENS[:1] == Tokens([1])
     for cut in (slice(2), slice(2, None), slice(2, 2)):
-        with pytest.raises(
-            ValueError, match="an image cannot stand at"
-        ):
+        with pytest.raises(ValueError, match="an image cannot stand at"):
             _ = TOKENS[cut]
 
 

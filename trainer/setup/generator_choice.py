@@ -62,12 +62,12 @@ def check_sharding(args: AgentConfig, generator: Generator | None) -> None:
 
 def check_images(args: AgentConfig, images: ImageEncoder | None) -> None:
     """Raise a ConfigurationError if an option needs images and the model takes none."""
-    needing = [name for name in ("freeze_vision", "max_image_pixels") if getattr(args, name)]
-    if images is None and needing:
-        raise ConfigurationError(
-            f"{needing[0]}={getattr(args, needing[0])} has no effect on a training without images: leave it out, or "
-            f"give a model that takes images, with its processor"
-        )
+    for name in ("freeze_vision", "max_image_pixels"):
+        if images is None and getattr(args, name):
+            raise ConfigurationError(
+                f"{name}={getattr(args, name)} has no effect on a training without images: leave it out, or give a "
+                f"model that takes images, with its processor"
+            )
 
 
 def check_model_can_be_sharded(args: AgentConfig, model: PreTrainedModel) -> None:
