@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-import os
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -135,7 +135,7 @@ class Image:
         path = folder / self.file_name
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            unfinished = folder / f".{path.name}.{os.getpid()}"  # other processes may write it, and this one be killed
+            unfinished = folder / f".{secrets.token_hex(8)}"  # others may write the same picture at this moment
             unfinished.write_bytes(self.data)
             unfinished.replace(path)
 

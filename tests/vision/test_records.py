@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,10 @@ def test_a_missing_picture_is_named(
     assert message in caplog.text
     with pytest.raises(ValueError, match="give its folder as images="):
         Episode.from_json(seen(0, DOG).to_json({}))
+
+
+def test_a_picture_is_kept_whole_if_many_threads_keep_it_at_once(tmp_path: Path) -> None:
+    large = picture(1, width=400, height=300)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(large.save, [tmp_path / "images"] * 64))
+    assert [path.read_bytes() for path in (tmp_path / "images").iterdir()] == [large.data]
