@@ -26,6 +26,7 @@ _CLASSES: dict[str, Any] = {
     f"${kind.__name__}": kind
     for kind in (Opened, ResetReply, StepReply, StepResult, Grade, CaughtError, ToolCallRecord, Image)
 }
+_ARGUMENTS = {tag: [*signature(kind).parameters] for tag, kind in _CLASSES.items()}
 
 
 def to_text(message: Mapping[str, Any]) -> str:
@@ -53,7 +54,7 @@ def _plain(value: Any) -> Any:
     """Return the value as JSON has it. Other types are an object with one key that begins with "$"."""
     tag = f"${type(value).__name__}"
     if _CLASSES.get(tag) is type(value):
-        return {tag: {name: _plain(getattr(value, name)) for name in signature(type(value)).parameters}}
+        return {tag: {name: _plain(getattr(value, name)) for name in _ARGUMENTS[tag]}}
     match value:
         case None | bool():
             return value

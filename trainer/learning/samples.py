@@ -100,13 +100,7 @@ class Batch:
     sequences: int  # number of episodes with at least one loss token
 
     @classmethod
-    def of(
-        cls,
-        episodes: Sequence[EpisodeSamples],
-        settings: LearningSettings,
-        *,
-        picture: Tokens | None = None,
-    ) -> Batch:
+    def of(cls, episodes: Sequence[EpisodeSamples], settings: LearningSettings, picture: Tokens | None = None) -> Batch:
         """Return the batch of these episodes; samples without a gradient count only in the divisors of the loss."""
         samples = [sample for samples in episodes for sample in samples]
         loss_tokens = sum(sum(sample.mask) for sample in samples)
