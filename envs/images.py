@@ -146,7 +146,8 @@ class Image:
     def __get_pydantic_core_schema__(cls, *_: Any) -> core_schema.CoreSchema:
         written = core_schema.plain_serializer_function_ser_schema(_written, info_arg=True)
         return core_schema.with_info_plain_validator_function(
-            lambda value, info: read_image(value, info.context), serialization=written
+            lambda value, info: value if isinstance(value, Image) else read_image(value, info.context),
+            serialization=written,
         )
 
 

@@ -51,6 +51,8 @@ class RemoteEnvironment(Environment):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
         await super().areset(seed=seed)
+        if self._is_closed:  # the host would make another environment, which nobody closes
+            raise RuntimeError(f"this {self.name} is closed: make another one")
         reply: ResetReply = await self._call("reset", self._choice, seed, options)
         self._schemas, self._final, self.own_seconds = reply.tools, frozenset(reply.final), reply.own_seconds
         return reply.messages, reply.info

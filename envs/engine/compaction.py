@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core import Message, OverlongPromptError, ToolSchema
 from ..episode import Stage
-from ..images import images_of, with_parts
+from ..images import Image, images_of, with_parts
 from ..runtime.user_calls import call_function
 from ..spaces import check_messages
 from .episode_model import EpisodeModel, Line
@@ -48,11 +48,14 @@ def last_images(count: int) -> Rewrite:
         raise ValueError(f"last_images takes a number of pictures, at least 0, got {count}")
 
     def rewrite(messages: list[Message]) -> list[Message]:
-        older = iter(range(len(images_of(messages)) - count))
+        older = len(images_of(messages)) - count
 
         def shown(part: dict[str, Any]) -> dict[str, Any]:
-            is_older = part["type"] == "image" and next(older, None) is not None
-            return {"type": "text", "text": EARLIER_IMAGE} if is_older else part
+            nonlocal older
+            if older <= 0 or not isinstance(part.get("image"), Image):
+                return part
+            older -= 1
+            return {"type": "text", "text": EARLIER_IMAGE}
 
         return [with_parts(message, shown) for message in messages]
 

@@ -157,6 +157,8 @@ class EnvironmentCaller:
         late = TimeoutError(f"{type(environment.unwrapped).__name__}.close() did not finish within {GRACE_SECONDS:g} s")
         try:
             await within(GRACE_SECONDS, late, _called(environment, environment, "close"))
+        except GeneratorExit:
+            raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and being_cancelled():
                 raise

@@ -68,7 +68,7 @@ class ToolEnv(StepReward):
     _tool_methods: tuple[str, ...] = ()
     _functions: tuple[Callable[..., Any] | Tool, ...] = ()
     _sources: tuple[ToolSource, ...] = ()
-    _opened: AsyncExitStack = AsyncExitStack()  # closes what the episode has opened, even if a part cannot be closed
+    _opened = AsyncExitStack()  # before the first reset; then one of its own closes all that the episode has opened
     _of_sources: tuple[Tool, ...] = ()  # the tools of the open sources
     _tools: dict[str, Tool] | None = None
     _malformed_turns: int = 0
@@ -127,7 +127,6 @@ class ToolEnv(StepReward):
             self.gives_rewards = False  # plain functions cannot set `self.reward`
         self._functions = tuple(tool for tool in tools if not isinstance(tool, ToolSource))
         self._sources = tuple(tool for tool in tools if isinstance(tool, ToolSource))
-        self._opened = AsyncExitStack()
         if record is not None or replay is not None:
             self._tape = Tape(self, record, replay)
         known = self._all_tools()  # here, so that a wrong tool is an error when the environment is made
@@ -207,6 +206,7 @@ class ToolEnv(StepReward):
         self._malformed_turns = 0
         task = self.task_of(options)
         await self._close_opened()
+        self._opened = AsyncExitStack()
         for source in self._sources:
             self._of_sources += tuple(await self._opened.enter_async_context(source.open()))
         await self._prepare(task)

@@ -31,6 +31,7 @@ from gymnast.envs import (
     StepResult,
     tool_call,
 )
+from gymnast.envs.episode import EpisodeSpec, Task
 from gymnast.envs.runtime.threads import run_in_loop
 from gymnast.sandbox import ExecutionResult, ScriptedExecutor
 
@@ -63,6 +64,15 @@ def test_episodes_on_servers_equal_local_ones() -> None:
         assert [link.episodes for link in environments.links] == [0, 0]
     assert without_times(remote) == without_times(play(Drawn, script, count=16))
     assert remote[0].turns[0].html == "<b>3</b>"
+
+
+def test_an_environment_that_is_closed_is_not_made_again_on_its_host(noted: type[Noted]) -> None:
+    with served(noted) as url, WebSocketEnvironments([url], token=TOKEN) as environments:
+        environment = environments.create(EpisodeSpec(task=Task(id="t", row=ROW), group="t"))
+        environment.reset(options={"task": ROW})
+        environment.close()
+        with pytest.raises(RuntimeError, match="is closed: make another one"):
+            environment.reset(options={"task": ROW})
 
 
 def test_rows_choose_among_environments_and_bytes_arrive_as_bytes() -> None:

@@ -224,6 +224,11 @@ def test_a_model_without_a_way_for_images_is_refused() -> None:
     tokenizer.chat_template = tokenizer.chat_template.replace(images.placeholder, "")
     with pytest.raises(ConfigurationError, match=r"the chat template writes .* for one in a user's message, without"):
         ChatFormat(tokenizer, images=images)
+    failing = f"{{{{ raise_exception('no {images.placeholder}') }}}}"
+    failing = f"{{% if messages[0]['content'] is not string %}}{failing}{{% endif %}}"
+    tokenizer.chat_template = failing + processor.tokenizer.chat_template
+    with pytest.raises(ConfigurationError, match=r"the chat template fails where a user's message has one \(no "):
+        ChatFormat(tokenizer, images=images)
     with pytest.raises(ConfigurationError, match="takes no images: it has no image_processor"):
         ImageEncoder(tokenizer)
 

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
+from pydantic import TypeAdapter
 
 from gymnast.envs import Image, Message, RolloutEngine, ScriptedPolicy, ToolEnv, tool, tool_call
+from gymnast.envs.engine.compaction import EARLIER_IMAGE, last_images
 from gymnast.trainer.vllm.pictures import content_parts
 
 from ..envs.pictures import picture
@@ -109,6 +111,17 @@ def test_pictures_of_rows_and_tools_are_images_in_the_messages() -> None:
     results = [turn.observation[0].get("content") for turn in episode.turns]
     assert results == [[part], [{"type": "text", "text": "a cat"}, part, part], "null"]
     assert "bare() -> [image 6x4]" in str(episode) or "[image 6x4]" in repr(episode._repr_html_())  # type: ignore[attr-defined]
+
+
+def test_a_picture_is_a_field_of_a_users_own_class() -> None:
+    assert TypeAdapter(Image).validate_python(CAT) is CAT
+
+
+def test_the_latest_pictures_stay_where_a_part_has_none() -> None:
+    odd, older, latest = {"type": "image"}, {"type": "image", "image": CAT}, {"type": "image", "image": picture(2)}
+    keep_one: Any = last_images(1)
+    [message] = keep_one([{"role": "user", "content": [odd, older, latest]}])
+    assert message.get("content") == [odd, {"type": "text", "text": EARLIER_IMAGE}, latest]
 
 
 def test_a_wrong_picture_of_a_row_fails_the_reset_by_name() -> None:

@@ -213,15 +213,19 @@ class ChatTemplate:
         """Return the text that the template writes before and behind the placeholder of a picture."""
         parts: Any = [{"type": "text", "text": "qZa"}, {"type": "image"}, {"type": "text", "text": "bZq"}]
         messages, tools = [{"role": "user", "content": parts}], [*self.least_tools] or None
+        remedy = "set tokenizer.chat_template to the one of the model's processor"
         try:
             written = self._tokenizer.apply_chat_template(messages, tokenize=False, **self._kwargs, tools=tools)
-            text = written.partition("qZa")[2].partition("bZq")[0]
         except Exception as error:  # the template's own code may raise anything
-            text = f"an error, {error},"
+            raise ConfigurationError(
+                f"the model takes images, but the chat template fails where a user's message has one ({error}): "
+                f"{remedy}"
+            ) from error
+        text = written.partition("qZa")[2].partition("bZq")[0]
         if text.count(images.placeholder) != 1:
             raise ConfigurationError(
                 f"the model takes images, but the chat template writes {text!r} for one in a user's message, without "
-                f"{images.placeholder!r}: set tokenizer.chat_template to the one of the model's processor"
+                f"{images.placeholder!r}: {remedy}"
             )
         before, behind = text.split(images.placeholder)
         return before, behind

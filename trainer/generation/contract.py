@@ -134,7 +134,10 @@ def check_request(request: GenerationRequest, vocab_size: int, *, takes_images: 
             f"max_tokens={request.max_tokens}"
         )
     if prompt.images and not takes_images:
-        raise ValueError(f"the generator was made without images=, and the prompt has {len(prompt.images)} pictures")
+        raise ValueError(
+            f"the prompt shows pictures ({len(prompt.images)}), but the generator was made without images=: "
+            f"give it the ImageEncoder of the model's processor"
+        )
     if not 0 <= min(prompt.ids) <= max(prompt.ids) < vocab_size:
         raise ValueError(f"the prompt has token {max(prompt.ids)}, but the model's vocabulary has {vocab_size}")
 
