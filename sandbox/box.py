@@ -262,9 +262,9 @@ def _check(result: ExecutionResult, path: str) -> None:
         raise file_error(errno.EIO, path, result.stderr.strip() or f"it ended with {result.status}")
 
 
-def too_large(path: str, limit: int) -> SandboxFileError:
-    """Return the error for a file that is larger than the limit of a call."""
-    return file_error(errno.EFBIG, path, f"it has over {limit} bytes, which is the limit of this call")
+def too_large(path: str, limit: int, limit_name: str = "the limit of this call") -> SandboxFileError:
+    """Return the error for a file that is larger than a limit."""
+    return file_error(errno.EFBIG, path, f"it has over {limit} bytes, which is {limit_name}")
 
 
 def _owned_by(member: tarfile.TarInfo, user: str) -> tarfile.TarInfo:

@@ -225,26 +225,34 @@ class Supervisor:
 
     def _in_child(self, work: Callable[[], None]) -> tuple[dict[str, Any], bytes]:
         """Run a child to its end; return nothing and its output, or why it was not run to its end."""
-        out = Capture(self.loop, 2 * (self.settings["max_file"] + MAX_REPORT))  # half of it for the head
+        longest = self.settings["max_file"] + MAX_REPORT
+        out = Capture(self.loop, 2 * longest)  # half of it for the head
         try:
             pid = self.spawn(work, {1: out.write_end})
-            deadline = time.monotonic() + _OPERATION_SECONDS
-            while pid not in self.loop.exits and not self.loop.interrupted and time.monotonic() < deadline:
-                self.loop.pump(deadline)
-            status = self.loop.exits.pop(pid, None)
-            if status is None:
-                processes.send([pid], signal.SIGKILL)
-                self.loop.await_exit(pid)
-                self.loop.exits.pop(pid, None)
-                detail = "the operation was interrupted" if self.loop.interrupted else "the operation took too long"
-                return {"errno": errno.ETIMEDOUT, "detail": detail}, b""
-            if status:
-                return {"errno": errno.EIO, "detail": "the operation was killed"}, b""
-            return {}, out.take()[0]
         except OSError as error:
+            out.close()
             return {"errno": error.errno or errno.EIO, "detail": "no process could be started for it"}, b""
+        deadline = time.monotonic() + _OPERATION_SECONDS
+        try:
+            while pid not in self.loop.exits and not self.loop.interrupted and time.monotonic() < deadline:
+                if out.seen > longest:
+                    break
+                self.loop.pump(deadline)
+            status, (report, _) = self.loop.exits.get(pid), out.take()
         finally:
             out.close()
+            if pid not in self.loop.exits:
+                processes.send([pid], signal.SIGKILL)
+                self.loop.await_exit(pid)
+            self.loop.exits.pop(pid, None)
+        if len(report) > longest:  # other processes of the code have written to the pipe
+            return {"errno": errno.EIO, "detail": f"its report has more than {longest} bytes"}, b""
+        if status is None:
+            detail = "the operation was interrupted" if self.loop.interrupted else "the operation took too long"
+            return {"errno": errno.ETIMEDOUT, "detail": detail}, b""
+        if status:
+            return {"errno": errno.EIO, "detail": "the operation was killed"}, b""
+        return {}, report
 
     def retire(self, reason: str) -> None:
         """Ask the host to replace the box, if there is a reason; the first reason is kept."""

@@ -70,14 +70,16 @@ class Client:
         """Wait for a sign of life, without any help for the box."""
         await self.ask({"op": "ping"}, b"", decode_nothing, timeout, helped=False)
 
-    async def read_file(self, path: str, limit: int, user: str | None = None) -> bytes:
-        """Read a file in pieces; `SandboxFileError` as of `Executor.read_file`."""
+    async def read_file(
+        self, path: str, limit: int, user: str | None = None, *, limit_name: str = "the limit of this call"
+    ) -> bytes:
+        """Read a file in pieces; `SandboxFileError` as of `Executor.read_file`, with the name of the limit."""
         content = bytearray()
         while True:
             piece = await self.file("read", path, decode_report, user=user, offset=len(content), limit=limit)
             content += piece
             if len(content) > limit:
-                raise too_large(path, limit)
+                raise too_large(path, limit, limit_name)
             if len(piece) < PIECE:
                 return bytes(content)
 

@@ -83,7 +83,8 @@ class SupervisedExecutor(SupervisedSandbox, Executor):
         await self._with_files(path, lambda box: box.write_file(path, content))
 
     async def read_file(self, path: str) -> bytes:
-        return await self._with_files(path, lambda box: box.read_file(path, size_of(self.limits.max_file)))
+        limit = size_of(self.limits.max_file)
+        return await self._with_files(path, lambda box: box.read_file(path, limit, limit_name="Limits.max_file"))
 
     async def list_files(self, path: str = ".", *, recursive: bool = False) -> list[FileEntry]:
         fields = {"limit": size_of(self.limits.max_file), "recursive": recursive}
@@ -133,8 +134,10 @@ class SupervisedExecutor(SupervisedSandbox, Executor):
 
     @property
     def retire_reason(self) -> RetireReason | None:
-        if self._loss or self._box is None:
-            return RetireReason("lost", self._loss) if self._loss else None
+        if self._loss:
+            return RetireReason("lost", self._loss)
+        if self._box is None:
+            return None
         category, _, detail = self._box.connection.retire.partition(": ")
         return RetireReason(category, detail) if category else None
 

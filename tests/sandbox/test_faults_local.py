@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gymnast.sandbox import LocalExecutor
+from gymnast.sandbox import LocalExecutor, SandboxFileError
 from gymnast.sandbox.guest import processes
 
 from .boxes import eventually, usable
@@ -140,3 +141,37 @@ async def test_a_signal_to_many_short_lived_processes_reaches_no_other(
     await asyncio.wait_for(box.reset(), 30)
     assert await eventually(lambda: sleeper.poll() is None, 1)
     assert await usable(box)
+
+
+FLOOD = """
+import os, signal
+supervisor = os.getppid()
+def children():
+    with open(f"/proc/{supervisor}/task/{supervisor}/children") as file: return set(file.read().split())
+def flood(pid):
+    os.kill(int(pid), signal.SIGSTOP)
+    try:
+        while open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] not in "tTZX": pass
+        stream = f"/proc/{pid}/fd/1"
+        if os.readlink(stream) != os.readlink(f"/proc/{supervisor}/fd/1"):  # which it inherits, and replaces
+            with open(stream, "wb", buffering=0) as pipe:
+                for _ in range(40): pipe.write(bytes(1 << 20))
+    finally: os.kill(int(pid), signal.SIGCONT)
+if os.fork() == 0:
+    known = children()
+    while True:
+        for pid in children() - known:
+            try: flood(pid)
+            except OSError: pass
+"""
+
+
+@pytest.mark.fault(27)
+async def test_code_that_floods_the_report_about_a_file_does_not_cost_the_box(box: LocalExecutor) -> None:
+    await box.write_file("f", "text")
+    assert (await box.python(FLOOD)).ok
+    while not (await box.python("")).state_lost:  # until a flood has come: then all code is killed
+        with contextlib.suppress(SandboxFileError):  # the code may spoil a report
+            await box.read_file("f")
+    assert await box.read_file("f") == b"text"
+    assert box.retire_reason is None

@@ -12,9 +12,17 @@ from typing import Any
 import anyio
 import pytest
 
-from gymnast.sandbox import Executor, Limits, SandboxError, SandboxFileError, SandboxLostError, Status
+from gymnast.sandbox import (
+    Executor,
+    Limits,
+    SandboxError,
+    SandboxFileError,
+    SandboxFileTooLargeError,
+    SandboxLostError,
+    Status,
+)
 from gymnast.sandbox.cancellation import finish
-from gymnast.sandbox.guest.protocol import MAX_LISTED, Decoder, encode
+from gymnast.sandbox.guest.protocol import MAX_LISTED, PIECE, Decoder, encode
 from gymnast.sandbox.host.connection import Connection
 from gymnast.sandbox.host.supervised_executor import SupervisedExecutor
 
@@ -148,7 +156,7 @@ WRONG: list[tuple[Call, dict[str, Any], bytes]] = [
     (listed, {"lengths": []}, b""),
     *((call, {"lengths": [], **change}, b"") for call in (read, listed) for change in (
         {"errno": "2"}, {"errno": 2.0}, {"errno": 0}, {"errno": -1}, {"errno": 1 << 40}, {"errno": None},
-        {"errno": True}, {"errno": 2, "detail": 5}, {"errno": 2, "detail": NESTED},
+        {"errno": True}, {"errno": 2, "detail": 5}, {"errno": 2, "detail": NESTED}, {"lengths": [0, 0]},
     )),
     (pinged, {"lengths": [], "retire": 1}, b""),
     (pinged, {}, b""),
@@ -177,7 +185,7 @@ FORGED: list[tuple[Call, bytes]] = [
     )),
     *((call, encode(header)) for call in (read, listed) for header in (
         {"errno": "2"}, {"errno": 2.0}, {"errno": 0}, {"errno": -1}, {"errno": 1 << 40}, {"errno": None},
-        {"errno": True}, {"errno": 2, "detail": 5}, {"errno": 2, "detail": NESTED},
+        {"errno": True}, {"errno": 2, "detail": 5}, {"errno": 2, "detail": NESTED}, {"errno": 5, "fault": "user"},
     )),
     *((read, report) for report in (b"", b"x", b"\xff" * 100, encode({}, b"x")[:-1], 2 * encode({}))),
 ]  # fmt: skip
@@ -215,6 +223,13 @@ async def test_a_huge_listing_is_refused_at_once(box: CounterfeitBox, listing: b
     with pytest.raises(SandboxFileError, match="listing"):
         await listed(box)
     assert time.process_time() - started < 1.0  # including the transfer of 24 MB; it once took five seconds
+
+
+async def test_a_file_that_grows_over_the_limit_names_the_option() -> None:
+    async with CounterfeitBox(Limits(max_file="1m", max_code="1m")) as box:
+        box.answer = reported(encode({}, bytes(PIECE)))
+        with pytest.raises(SandboxFileTooLargeError, match=r"over 1048576 bytes, which is Limits\.max_file"):
+            await read(box)
 
 
 async def test_half_a_character_in_an_answer_can_be_printed(box: CounterfeitBox) -> None:
@@ -316,15 +331,14 @@ async def test_a_cleanup_does_not_spin_under_anyio() -> None:
     assert passes < 50  # it was once thousands
 
 
-class UnpreparedBox(CounterfeitBox):
-    """A box that takes long to get ready for its start, as one does whose image is unpacked first."""
+async def test_the_preparation_does_not_count_as_time_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    class UnpreparedBox(CounterfeitBox):
+        """A box that takes long to get ready for its start, as one does whose image is unpacked first."""
 
-    async def _prepare(self) -> None:
-        await asyncio.sleep(self.start_timeout)
+        async def _prepare(self) -> None:
+            loop, seconds = asyncio.get_running_loop(), self.start_timeout + 1
+            monkeypatch.setattr(loop, "time", lambda: time.monotonic() + seconds)
+            await asyncio.sleep(0)  # a timeout that runs would end this now
 
-
-async def test_the_preparation_does_not_count_as_time_of_the_start() -> None:
-    box = UnpreparedBox()
-    box.start_timeout = 0.5
-    async with box:
+    async with UnpreparedBox() as box:
         assert (await run(box)).value == "42"
