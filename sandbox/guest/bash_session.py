@@ -6,8 +6,7 @@ import os
 
 from . import processes
 from .protocol import ProtocolError
-from .python_worker import Reply
-from .session import Session, SessionHost
+from .session import Reply, Session, SessionHost
 
 _LONGEST = 1 << 16  # bytes of a reply: the path of a directory may be longer than a path that the kernel accepts
 

@@ -1,4 +1,4 @@
-"""The supervisor's event loop: it waits for descriptors, for children, and for output."""
+"""The event loop of both guests: it waits for descriptors, for children, and for output."""
 
 from __future__ import annotations
 

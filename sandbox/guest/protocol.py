@@ -1,4 +1,4 @@
-"""Frames between the host and a supervisor, and inside the box between the supervisor and its file processes.
+"""Frames between the host and a guest, and from a guest's file processes, whose reports it passes on to the host.
 
 A frame is a u32 header length, a u32 payload length (big-endian), a JSON object as header, and raw bytes as payload.
 The receiver checks every field before use (on the host: `host/messages.py`).

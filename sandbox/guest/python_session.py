@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import processes
-from .python_worker import decode_reply, encode_request, new_nonce, serve
-from .session import Session, SessionHost
+from .python_worker import decode_reply, encode_request, serve
+from .session import Session, SessionHost, new_nonce
 
 _DELIVERY_SECONDS = 0.5  # far more than a process needs to take a signal; a stopped one does not take it
 

@@ -18,9 +18,10 @@ import sys
 import traceback
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from .protocol import ProtocolError, joined
+from .session import Reply
 
 CELL = "<cell "  # file names of cells begin so
 
@@ -176,22 +177,7 @@ def _flush() -> None:
             pass  # the code closed or replaced it
 
 
-class Reply(NamedTuple):
-    """What a session says about the code that it has run."""
-
-    status: str
-    code: int
-    value: bytes | None = None
-    error: bytes = b""  # the traceback
-    dropped: int = 0  # bytes of value and traceback
-
-
 # --- messages ---------------------------------------------------------------------------------------------------
-
-
-def new_nonce() -> bytes:
-    """Return 16 random bytes of text. A reply must repeat the nonce of its request."""
-    return os.urandom(8).hex().encode()
 
 
 def encode_request(nonce: bytes, source: bytes) -> bytes:

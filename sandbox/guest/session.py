@@ -13,16 +13,30 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from . import processes
 from .loop import Capture, Loop, Writer
 from .ownership import Owner
 from .protocol import ProtocolError
-from .python_worker import Reply, new_nonce
 
 _CHUNK = 1 << 16
 _ORPHANED_SECONDS = 0.2  # between the end of a channel and the end of the process that held it
+
+
+def new_nonce() -> bytes:
+    """Return 16 random bytes of text. A reply must repeat the nonce of its request."""
+    return os.urandom(8).hex().encode()
+
+
+class Reply(NamedTuple):
+    """What a session says about the code that it has run."""
+
+    status: str
+    code: int
+    value: bytes | None = None
+    error: bytes = b""  # the traceback
+    dropped: int = 0  # bytes of value and traceback
 
 
 class SessionHost(Protocol):
