@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar, cast
@@ -21,6 +22,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 def _passed_on(method: Method) -> Method:
     """Return the method of a lease that calls this method of its box."""
 
+    @functools.wraps(method, updated=())  # without the mark of an abstract method
     async def call(lease: Lease[Any], *arguments: Any, **options: Any) -> Any:
         with lease._call() as box:
             return await getattr(box, method.__name__)(*arguments, **options)

@@ -90,7 +90,6 @@ class ExecutorPool:
         self._scheduler: Scheduler | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._life: AsyncGenerator[None, None] | None = None  # closes the boxes at its end
-        self._ending: asyncio.Future[None] | None = None  # of `_life`
         self._dropped: weakref.finalize[[str, type[Warning]], ExecutorPool] | None = None  # warns
         self._is_users = True  # False for a pool that nobody but its executor knows, and that goes with it
 
@@ -241,13 +240,17 @@ class ExecutorPool:
             )
 
     async def _end(self) -> None:
-        if self._scheduler is not None and self._life is not None:
-            self._scheduler.closing = True
-            self._ending = self._ending or asyncio.ensure_future(self._life.aclose())
-            await finish(asyncio.wait({self._ending}))
+        scheduler, life = self._scheduler, self._life
+        if scheduler is not None and life is not None:
+            try:
+                await finish(scheduler.shut_down())
+            finally:
+                if scheduler.closed:  # else the loop is at its end, has cancelled even this, and ends `life` next
+                    with contextlib.suppress(RuntimeError):  # the loop is ending it already
+                        await life.aclose()
 
     def _forget(self) -> None:
-        self._scheduler = self._loop = self._life = self._ending = None
+        self._scheduler = self._loop = self._life = None
         if self._dropped is not None:
             self._dropped.detach()
 
@@ -255,16 +258,19 @@ class ExecutorPool:
 async def _until_closed(
     scheduler: Scheduler, forget: weakref.WeakMethod[Callable[[], None]]
 ) -> AsyncGenerator[None, None]:
-    """Close the boxes when this generator is ended: by `close`, or by the event loop.
+    """Close the boxes, unless `close` has done so, when this generator is ended: by `close`, or by the event loop.
 
     A loop ends a generator that has been dropped, as with its pool. `asyncio.run` ends all of them at its own end.
     """
     try:
         yield
     finally:
-        await finish(scheduler.shut_down())
-        if (method := forget()) is not None:
-            method()
+        try:
+            if not scheduler.closed:
+                await finish(scheduler.shut_down())
+        finally:
+            if (method := forget()) is not None:
+                method()
 
 
 def pool_of(executor: Sandbox, **options: Any) -> ExecutorPool:

@@ -45,7 +45,7 @@ class Scheduler:
             gone=self._gone,
             failed=self._failed,
         )
-        self.closing = False
+        self.closing = self.closed = False
         self._loop = asyncio.get_running_loop()
         self._queue, self._slots, self._registry = Queue(), WaitingLine(), Registry()
         self._arrived = itertools.count()
@@ -110,7 +110,7 @@ class Scheduler:
             return
         self._spares.note_use()
         reused = box.subpool.reused
-        if reused is not None and reused.queued:
+        if reused is not None and (reused.queued or reused.expecting):
             self.boxes.move(box, reused)  # a waiter gets it after a reset, which is faster than a new box
         self.boxes.take_back(box)
         self._keep_image(box.subpool)
@@ -312,7 +312,7 @@ class Scheduler:
                 raise box.error
 
     async def shut_down(self) -> None:
-        """Close every box, leased ones too, and wait until they are gone."""
+        """Close every box, leased ones too, and wait until they are gone. Several calls may do so at the same time."""
         self.closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -322,3 +322,4 @@ class Scheduler:
                 self._end_wait(line.first, SandboxClosedError(_CLOSED))
         await self.preparations.stop()
         await self.boxes.close_all()
+        self.closed = True

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import cast
 
 import pytest
@@ -83,6 +83,47 @@ def test_a_pool_whose_loop_ends_before_it_is_closed_leaves_nothing(
         time.sleep(0.05)
     assert left == set()
     assert "destroyed" not in caplog.text
+
+
+@pytest.mark.parametrize("passes", range(5))
+def test_a_pool_whose_loop_ends_while_it_is_being_closed_is_closed_and_may_be_opened_again(passes: int) -> None:
+    async def use(pool: ExecutorPool) -> None:
+        await pool.open()
+        tasks.append(asyncio.ensure_future(pool.close()))
+        for _ in range(passes):  # of the event loop
+            await asyncio.sleep(0)
+
+    pool, tasks = ExecutorPool(ScriptedExecutor([])), list[asyncio.Task[None]]()
+    for _ in range(2):
+        asyncio.run(use(pool))
+        assert pool.statistics.boxes == 0
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        del pool
+        gc.collect()
+    assert found == []
+
+
+def test_a_generator_that_closes_a_pool_when_its_loop_ends_waits_for_the_boxes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    left: list[int] = []
+
+    async def hold() -> AsyncIterator[None]:
+        try:
+            async with pool:
+                yield
+        finally:
+            left.append(pool.statistics.boxes)
+
+    async def use() -> None:
+        await anext(holder)
+
+    pool = ExecutorPool(LocalExecutor())
+    holder = hold()
+    asyncio.run(use())
+    gc.collect()
+    assert (left, caplog.text) == ([0], "")
 
 
 @pytest.mark.parametrize(("make", "warnings_of_it"), [(ExecutorPool, 1), (pool_of, 0)])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import weakref
 from typing import Any
 
 import pytest
 
 from gymnast.sandbox import (
+    Box,
     Executor,
     ExecutorPool,
     Limits,
@@ -20,6 +22,7 @@ from gymnast.sandbox import (
     ScriptedExecutor,
     pool_of,
 )
+from gymnast.sandbox.pool.lease import LeasedBox, LeasedExecutor
 
 from . import pools
 from .boxes import eventually, usable
@@ -96,6 +99,14 @@ async def test_two_templates_share_the_boxes_and_the_longest_idle_one_makes_room
         assert pool.statistics.retired == {"evicted": 1}
         async with pool.lease(LocalExecutor(env={"NAME": "b"})):  # its box made room
             assert (pool.statistics.reused, pool.statistics.boxes) == (1, 2)
+
+
+def test_the_methods_of_a_lease_have_the_signatures_and_texts_of_its_box() -> None:
+    for leased, base in ((LeasedExecutor, Executor), (LeasedBox, Box)):
+        for name in ("read_file", "write_file"):
+            of_lease, of_box = getattr(leased, name), getattr(base, name)
+            assert inspect.signature(of_lease) == inspect.signature(of_box)
+            assert (of_lease.__name__, of_lease.__doc__) == (name, of_box.__doc__)
 
 
 # --- reuse ------------------------------------------------------------------------------------------------------
@@ -179,6 +190,29 @@ async def test_a_box_that_was_lent_as_fresh_is_kept_only_for_waiting_leases() ->
             pass
         assert await at_rest(pool, 0)
         assert pool.statistics.retired == {"fresh=True": 1}
+
+
+class OnlyOneStarts(ScriptedExecutor):
+    """Executors of which the first one starts at once, and the others never."""
+
+    starts = 0
+
+    async def start(self) -> None:
+        OnlyOneStarts.starts += 1
+        if OnlyOneStarts.starts > 1:
+            await asyncio.Event().wait()
+        await super().start()
+
+
+async def test_a_box_that_was_lent_as_fresh_serves_a_lease_whose_new_box_is_still_being_made() -> None:
+    async with ExecutorPool(OnlyOneStarts([]), max_boxes=2, warm=0) as pool:
+        async with pool.lease(fresh=True):
+            lease = pool.lease()
+            entering = asyncio.ensure_future(lease.__aenter__())
+            assert await eventually(lambda: pool.statistics.creating == 1, 5)
+        await asyncio.wait_for(entering, 10)
+        assert pool.statistics.reused == 1
+        await lease.__aexit__(None, None, None)
 
 
 async def test_a_fresh_box_whose_lease_was_cancelled_goes_to_the_next() -> None:
