@@ -17,6 +17,7 @@ from ..limits import Limits, size_of
 _ROOT = Path("/sys/fs/cgroup")
 _NAME = "gymnast-"  # of a group; the owner's id follows
 _OF_SWAP = ("memory.swap.max", "memory.memsw.limit_in_bytes")
+_YOUNG_SECONDS = 60.0  # in which an owner puts its box into its group
 _REMOVAL_SECONDS = 10.0  # on a busy machine a killed process takes its time
 RAN_OUT = 124  # an exit code
 
@@ -84,7 +85,7 @@ def make_control_group(limits: Limits) -> ControlGroup:
         parent = _parent(controllers, is_unified)
         if parent is None:
             continue
-        reap(parent)
+        remove_ownerless(parent)
         values = {file: value for controller in controllers for file, value in files[controller].items()}
         if _limit(parent / name, values):
             folders |= dict.fromkeys(controllers, parent / name)
@@ -94,7 +95,7 @@ def make_control_group(limits: Limits) -> ControlGroup:
 
 
 @cache
-def reap(parent: Path) -> None:
+def remove_ownerless(parent: Path) -> None:
     """Remove the groups that dead processes have left in this one; once a process.
 
     They are left where the owner of a box was killed together with the shell that removes its group.
@@ -102,7 +103,9 @@ def reap(parent: Path) -> None:
     for folder in parent.glob(f"{_NAME}*-*"):
         if not os.path.exists(f"/proc/{folder.name.removeprefix(_NAME).partition('-')[0]}"):
             with contextlib.suppress(OSError):  # its processes are still ending, or another process was faster
-                folder.rmdir()
+                # The owner of a young one may be alive in another container, and its box about to enter the group.
+                if time.time() - folder.stat().st_mtime > _YOUNG_SECONDS:
+                    folder.rmdir()
 
 
 def _parent(controllers: tuple[str, ...], is_unified: bool) -> Path | None:
@@ -111,7 +114,7 @@ def _parent(controllers: tuple[str, ...], is_unified: bool) -> Path | None:
     own = next(
         (path for _, names, path in lines if (names == "" if is_unified else controllers[0] in names.split(","))), ""
     )
-    root = _ROOT if is_unified else _ROOT / controllers[0]
+    root = _ROOT if is_unified else (_ROOT / controllers[0]).resolve()  # version 1 may link two to the same folder
     folder = root / own.lstrip("/")
     if not folder.exists():  # the path of another namespace
         folder = root
@@ -130,14 +133,19 @@ def _parent(controllers: tuple[str, ...], is_unified: bool) -> Path | None:
 
 
 def _limit(folder: Path, files: Mapping[str, str]) -> bool:
-    """Make a group and set its limits. A kernel that counts no swap has no file for it."""
+    """Make a group, unless it holds another resource already, and set its limits.
+
+    A kernel that counts no swap has no file for it.
+    """
+    is_new = not folder.exists()
     try:
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         for file, value in files.items():
             if file not in _OF_SWAP or (folder / file).exists():
                 (folder / file).write_text(value)
         return os.access(folder / "cgroup.procs", os.W_OK)
     except OSError:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+        if is_new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
         return False

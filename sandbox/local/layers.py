@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -77,12 +78,15 @@ def new_box(layers: list[Path]) -> Path:
         (folder / name).mkdir(mode=0o755)
     try:
         os.setxattr(folder / "upper", "user.gymnast", b"")
+        os.removexattr(folder / "upper", "user.gymnast")
     except OSError as error:
         shutil.rmtree(folder)
+        if error.errno != errno.ENOTSUP:
+            raise
         # A folder that code removes and makes anew would show the files of the image again.
         raise EngineError(
             f"{folder.parent} is on a file system without attributes of users, such as one in memory before Linux 6.6: "
-            f"let TMPDIR name a folder on a disk ({error.strerror})"
+            "let TMPDIR name a folder on a disk"
         ) from None
     for number, layer in enumerate(layers):
         (folder / str(number)).symlink_to(layer)

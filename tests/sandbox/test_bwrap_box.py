@@ -93,6 +93,20 @@ async def test_root_may_write_everything_and_reaches_nothing_outside(usual: Bwra
         assert (await other.exec("command -v tar && ls -d /opt")).stdout == "/usr/bin/tar\n"
 
 
+async def test_the_root_of_a_box_has_no_attribute_of_ours(usual: BwrapBox) -> None:
+    assert (await usual.exec(["python3", "-c", "import os; print(os.listxattr('/'))"])).stdout == "[]\n"
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_a_full_disk_is_not_taken_for_one_without_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "setxattr", fail)
+    with pytest.raises(OSError, match=r"^\[Errno 28\]"):
+        await BwrapBox().start()
+
+
 async def test_a_path_that_is_longer_than_a_request_is_an_error_of_the_file(usual: BwrapBox) -> None:
     path = "/x" * 200_000
     for call in (usual.read_file(path), usual.write_file(path, b"")):
