@@ -90,7 +90,7 @@ test-deepspeed: $(VENV)/.dev .deepspeed/.stamp #- the tests that need DeepSpeed,
 test-pretrained: $(VENV)/.dev pretrained #- the tests of real text, with the model of make pretrained
 	@$(BIN)/python -m pytest tests/with_pretrained $(ARGS)
 
-# Some minutes: each user has a machine of its own, whose kernel is a program (User-Mode Linux).
+# Some minutes: each of the nine tests starts a machine, whose kernel is a program (User-Mode Linux).
 test-cgroups: $(VENV)/.dev .kernel/.stamp #- the tests of bubblewrap with control groups of version 2, on a kernel of their own
 	@$(BIN)/python -m pytest tests/with_cgroups $(ARGS)
 

@@ -30,10 +30,10 @@ async def finish(call: Coroutine[Any, Any, Result] | asyncio.Task[Result]) -> Re
 
 
 @contextlib.asynccontextmanager
-async def undone(
-    undo: Callable[[Result], Coroutine[Any, Any, Any]],
+async def removed_at_end(
+    remove: Callable[[Result], Coroutine[Any, Any, Any]],
 ) -> AsyncIterator[Callable[[Coroutine[Any, Any, Result]], Awaitable[Result]]]:
-    """Give a function that awaits a call to its end, as `finish` does; undo what such calls have made at the end."""
+    """Give a function that awaits a call to its end, as `finish` does; at the end, remove what such calls have made."""
     made: list[asyncio.Task[Result]] = []
 
     def make(call: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
@@ -45,7 +45,7 @@ async def undone(
     finally:
         for task in made:
             if not task.cancelled() and task.exception() is None:
-                await finish(undo(task.result()))
+                await finish(remove(task.result()))
 
 
 async def stop(task: asyncio.Task[Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 from ..arguments import checked_environment
 from ..box import Capability
 from ..box_image import BoxImage
-from ..cancellation import undone
+from ..cancellation import removed_at_end
 from ..errors import ImageError
 from ..host.connection import Connection
 from ..host.supervised import START_TIMEOUT
@@ -113,11 +113,11 @@ class DockerBox(DockerSandbox, SupervisedBox):
         def remove(image: str) -> Coroutine[Any, Any, None]:
             return self.engine.call(snapshots.remove, self.engine.client, image)
 
-        async with self.engine, undone(remove) as make:
+        async with self.engine, removed_at_end(remove) as make:
             async with self._frozen():
                 assert self._launched is not None
-                of = self._launched.container, self.facts, labels.labels(self.limits.lifetime)
-                image = await make(self.engine.talk(snapshots.COMMIT_SECONDS, snapshots.commit, *of))
+                arguments = self._launched.container, self.facts, labels.labels(self.limits.lifetime)
+                image = await make(self.engine.talk(snapshots.COMMIT_SECONDS, snapshots.commit, *arguments))
             yield BoxImage.named(image, pull="never")
 
     async def prepare(self) -> None:

@@ -24,7 +24,7 @@ from .reaper import reap_once
 
 
 class DockerSandbox(SupervisedSandbox):
-    """A box in a container. A subclass gives `_launch` and the guest."""
+    """A box in a container. A subclass gives `_launch` and `_settings`."""
 
     engine: Engine
     best_effort: bool

@@ -3,7 +3,7 @@
 New kernels (seen on Linux 6.18) let a system call run on beyond the limit. Then they stop the whole container until
 that time is made up for: for minutes, no process of it can answer, or die.
 
-Once no kernel in use does so, this module goes, and with it `SupervisedExecutor._revive` and `Client._help`.
+Once no kernel in use does so, this module goes, and with it `DockerSandbox._revive` and `Client._help`.
 """
 
 from __future__ import annotations

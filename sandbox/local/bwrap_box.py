@@ -12,7 +12,7 @@ from typing import Any, Self
 from ..arguments import checked_environment
 from ..box import Capability
 from ..box_image import BoxImage
-from ..cancellation import undone
+from ..cancellation import removed_at_end
 from ..errors import EngineError
 from ..host.seccomp import box_seccomp, compiled_filter
 from ..host.supervised import START_TIMEOUT
@@ -91,7 +91,7 @@ class BwrapBox(BwrapSandbox, SupervisedBox):
         async def remove(snapshot: Path) -> None:
             await asyncio.to_thread(layers.remove_folder, snapshot)
 
-        async with undone(remove) as make:
+        async with removed_at_end(remove) as make:
             async with self._frozen():
                 assert self._process is not None
                 assert self._process.folder is not None

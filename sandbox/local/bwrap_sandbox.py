@@ -65,7 +65,7 @@ def _clean(group: ControlGroup, folder: Path | None) -> None:
 
 
 class BwrapSandbox(HostSandbox[BwrapProcess]):
-    """A box of bubblewrap. A subclass gives the command and the guest."""
+    """A box of bubblewrap. A subclass gives the command and the settings of the guest."""
 
     best_effort: bool
 
