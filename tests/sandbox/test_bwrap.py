@@ -222,8 +222,8 @@ async def test_memory_that_is_used_up_between_two_calls(box: BwrapExecutor) -> N
     def is_hungry() -> bool:
         return any(b"600 <<" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(bubblewrap))
 
-    await box.bash("python3 -c 'import time; x = b\"x\" * (600 << 20); time.sleep(60)' & sleep 0.1")
-    assert is_hungry()
+    await box.bash("python3 -c 'import time; time.sleep(1); x = b\"x\" * (600 << 20); time.sleep(60)' &")
+    assert await eventually(is_hungry, 5)
     assert await eventually(lambda: not is_hungry(), 10)
     await box.reset()
     assert (await box.python("6 * 7")).value == "42"
