@@ -33,7 +33,7 @@ async def finish(call: Coroutine[Any, Any, Result] | asyncio.Task[Result]) -> Re
 async def removed_at_end(
     remove: Callable[[Result], Coroutine[Any, Any, Any]],
 ) -> AsyncIterator[Callable[[Coroutine[Any, Any, Result]], Awaitable[Result]]]:
-    """Give a function that awaits a call to its end, as `finish` does; at the end, remove what such calls have made."""
+    """Give a function that awaits a call to its end, as `finish` does; at the end, remove the results of its calls."""
     made: list[asyncio.Task[Result]] = []
 
     def make(call: Coroutine[Any, Any, Result]) -> Awaitable[Result]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..core import ToolSchema
 from ..engine.checked_results import ending
 from ..extras import needs_extra
 from ..policy import tool_call
@@ -74,12 +75,7 @@ def _session_class(prototype: ToolEnv) -> Callable[[], Any]:
 
         def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
             if isinstance(action, mcp.ListToolsAction):
-                functions = [schema["function"] for schema in self._environment.tool_schemas()]
-                tools = [
-                    mcp.Tool(name=tool["name"], description=tool["description"], input_schema=tool["parameters"])
-                    for tool in functions
-                ]
-                return mcp.ListToolsObservation(tools=tools)
+                return mcp.ListToolsObservation(tools=_listed(mcp, self._environment.tool_schemas()))
             with self._lock:
                 return self._call(action.tool_name, action.arguments)
 
@@ -108,3 +104,11 @@ def _session_class(prototype: ToolEnv) -> Callable[[], Any]:
             self._environment.close()
 
     return Session
+
+
+def _listed(mcp: Any, schemas: Sequence[ToolSchema]) -> list[Any]:
+    functions = [schema["function"] for schema in schemas]
+    return [
+        mcp.Tool(name=function["name"], description=function["description"], input_schema=function["parameters"])
+        for function in functions
+    ]

@@ -29,7 +29,7 @@ class LeasedBoxEnv(ToolEnv, Generic[Leased]):
     _prototype: Leased
     _template: Leased  # of this episode's boxes
     _box: Leased | None = None
-    _lease: contextlib.AsyncExitStack  # gives the box back, and ends what needs it
+    _lease: contextlib.AsyncExitStack  # gives the box back, and before that ends its programs
     _lease_seconds: float = 0.0
 
     def __init__(

@@ -47,7 +47,7 @@ class CallRules:
     timeout: float | None  # seconds for a tool without a limit of its own
     max_chars: int | None  # of a result that the model sees
     runner: Runner | None = None  # wraps each call whose arguments fit
-    within: Mapping[str, Tool] = field(default_factory=dict)  # what the code of a call may call; see `call_within`
+    within: Mapping[str, Tool] = field(default_factory=dict)  # the tools of code in a call; see `call_within`
 
 
 async def call_tools(calls: Sequence[ToolCall], rules: CallRules) -> tuple[list[Message], list[ToolCallRecord]]:

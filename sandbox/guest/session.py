@@ -30,7 +30,7 @@ def new_nonce() -> bytes:
 
 
 class Reply(NamedTuple):
-    """What a session says about the code that it has run."""
+    """A session's report on the code that it has run."""
 
     status: str
     code: int

@@ -75,7 +75,7 @@ def make_control_group(limits: Limits) -> ControlGroup:
     is_unified = (_ROOT / "cgroup.controllers").exists()
     if is_unified:
         files = {"memory": {"memory.max": memory, "memory.swap.max": "0"}, "pids": pids}
-        # A process is in one group only, which must limit both; where no such one can be made, the memory.
+        # A process is in one group only. The group limits both, or else the memory, or else the processes.
         choices: tuple[tuple[str, ...], ...] = (("memory", "pids"), ("memory",), ("pids",))
     else:
         files = {"memory": {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory}, "pids": pids}

@@ -1,31 +1,23 @@
-"""The records of a run, and its display."""
+"""The records of a run."""
 
 from __future__ import annotations
 
-import ast
-import asyncio
 import io
 import json
-import re
 import struct
-from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, TrainerControl, TrainerState
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gymnast.envs import Episode, EpisodeSpec, Message, StopReason, Task, tool
-from gymnast.envs.episode import ToolCallRecord, Turn
-from gymnast.envs.tokens import TokenTrace
+from gymnast.envs import Episode, EpisodeSpec, Message, Task, tool
 from gymnast.records import Run, read_episodes, why_lines
 from gymnast.records.files.episode_log import EpisodeLog, TokenTexts
 from gymnast.records.files.evaluated_episodes import EvaluatedEpisodes
-from gymnast.trainer import GRPOTrainer, RichProgress, RolloutError, RunFolder
-from gymnast.trainer.run_log.metrics import SUMS, Metrics, episode_metrics, weighted_metrics
+from gymnast.trainer import GRPOTrainer, RichProgress, RunFolder
 
 from .buttons import ROWS, Buttons, ScriptedGenerator, call_ids, config, make_trainer, model, tokenizer
 
@@ -210,129 +202,6 @@ def test_nothing_to_plot(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "reward.png").exists()
 
 
-def test_progress_on_a_terminal(tmp_path: Path) -> None:
-    console = Console(force_terminal=True, record=True, width=160, file=(tmp_path / "terminal").open("w"))
-    progress = RichProgress(console)
-    make_trainer(tmp_path, callbacks=[progress], max_steps=3).train()
-    console.file.close()
-    text = console.export_text()
-    for shown in ("training", "3/3", "reward", "success", "tool calls", "failures", "tokens/s", "left"):
-        assert shown in text
-    assert "\x1b[?25h" in (tmp_path / "terminal").read_text()  # the cursor is shown again
-
-
-def test_the_live_display_ends_with_an_error(tmp_path: Path) -> None:
-    console = Console(force_terminal=True, width=160, file=(tmp_path / "terminal").open("w"))
-
-    def broken(completions: Any) -> list[float]:
-        raise RuntimeError("the reward broke")
-
-    with pytest.raises(RolloutError, match="the reward broke"):
-        make_trainer(tmp_path, callbacks=[RichProgress(console)], reward_funcs=broken, max_steps=5).train()
-    console.file.close()
-    assert "\x1b[?25h" in (tmp_path / "terminal").read_text()
-
-
-def test_progress_in_a_log_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    console = Console(force_terminal=False, record=True, width=160, file=(tmp_path / "log").open("w"))
-    make_trainer(tmp_path, callbacks=[RichProgress(console)], max_steps=3).train()
-    console.file.close()
-    lines = console.export_text().splitlines()
-    assert [line.split("  ")[0] for line in lines] == ["step 1/3", "step 3/3"]  # the first, the last, and each 10 s
-    assert all("reward" in line and "tokens/s" in line for line in lines)
-    assert "loss" not in capsys.readouterr().out  # transformers' own printing is off
-
-
-def test_evaluations_in_a_log_file(tmp_path: Path) -> None:
-    console = Console(force_terminal=False, record=True, width=160, file=(tmp_path / "log").open("w"))
-    options: dict[str, Any] = {"eval_rows": {"easy": ROWS[:1], "hard": ROWS[1:]}, "eval_strategy": "steps"}
-    trainer = make_trainer(tmp_path, callbacks=[RichProgress(console)], max_steps=2, eval_steps=2, **options)
-    trainer.train()
-    trainer.evaluate(ROWS[:1])
-    console.file.close()
-    shown = [line for line in console.export_text().splitlines() if line.startswith("evaluation")]
-    outcome = r"at step 2  reward [\d.]+  pass@1 [\d.]+  ends final_answer \d+%"
-    for line, data_set in zip(shown, ("on easy ", "on hard ", ""), strict=True):
-        assert re.match(f"evaluation {data_set}{outcome}", line)
-
-
-class Watches(TrainerCallback):
-    """Notes at each step how far a bar has come."""
-
-    def __init__(self, progress: RichProgress) -> None:
-        self.progress = progress
-        self.completed: list[float] = []
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.completed.append(self.progress.bar.tasks[0].completed)
-
-
-def test_progress_does_not_wait_for_a_log(tmp_path: Path) -> None:
-    with (tmp_path / "terminal").open("w") as file:
-        progress = RichProgress(Console(force_terminal=True, width=160, file=file))
-        watches = Watches(progress)
-        make_trainer(tmp_path, callbacks=[progress, watches], max_steps=3, logging_steps=10).train()
-    assert watches.completed == [1, 2, 3]
-
-
-def test_progress_shows_the_failures_so_far(tmp_path: Path) -> None:
-    console = Console(force_terminal=False, record=True, width=160, file=(tmp_path / "log").open("w"))
-    progress, args = RichProgress(console), config(tmp_path)
-    state, control = TrainerState(max_steps=2, global_step=1, is_world_process_zero=True), TrainerControl()
-    for _ in range(2):  # the second training begins anew
-        state.global_step = 1
-        progress.on_train_begin(args, state, control)
-        for state.global_step, failed in ((1, 2.0), (2, 3.0)):
-            progress.on_log(args, state, control, logs={"reward": 0.5, "episodes/failed": failed})
-    console.file.close()
-    shown = [line.partition("failures ")[2].split()[0] for line in console.export_text().splitlines()]
-    assert shown == ["2", "5", "2", "5"]
-
-
-@pytest.mark.parametrize("on_failure", ["drop", "retry(1)"])
-@pytest.mark.parametrize("terminal", [True, False])
-def test_progress_shows_the_reason_of_failures(terminal: bool, on_failure: str, tmp_path: Path) -> None:
-    """It shows them without any other output, and also if another attempt succeeded."""
-    broken: set[str] = set()
-
-    class Breaks(Buttons):
-        async def areset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            if trainer is not None and str(seed) not in broken:  # the first member of each group
-                broken.add(str(seed))
-                raise OSError("the database [is] down")
-            return await super().areset(seed=seed, options=options)
-
-    trainer: Any = None  # making the trainer resets the first row
-    with (tmp_path / "log").open("w") as file:
-        console = Console(force_terminal=terminal, record=True, width=160, file=file)
-        trainer = make_trainer(tmp_path, callbacks=[RichProgress(console)], environment=Breaks, on_failure=on_failure)
-        trainer.train()
-    assert len(broken) > 1
-    assert "latest failure: reset: OSError: the database [is] down" in console.export_text()
-
-
-def test_transformers_prints_without_a_display(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_trainer(
-        tmp_path, callbacks=Watches(RichProgress()), eval_rows=ROWS, eval_strategy="steps", eval_steps=1
-    ).train()
-    step, evaluation, *_ = capsys.readouterr().out.splitlines()
-    assert {"loss", "reward", "frac_reward_zero_std", "stop/final_answer"} <= set(ast.literal_eval(step))
-    assert {"eval_reward", "eval_stop/final_answer"} <= set(ast.literal_eval(evaluation))
-    for line in (step, evaluation):
-        assert len(ast.literal_eval(line)) < 24
-        assert "stop/malformed" not in line  # there was no display
-
-
-def test_transformers_prints_evaluations_of_several_data_sets(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_trainer(tmp_path, eval_rows={"easy": ROWS[:1], "hard": ROWS[1:]}).evaluate()
-    easy, hard, *_ = (ast.literal_eval(line) for line in capsys.readouterr().out.splitlines())
-    assert {"eval_easy_reward", "eval_easy_stop/final_answer", "eval_easy_runtime"} <= set(easy)
-    assert {"eval_hard_reward", "eval_hard_stop/final_answer", "eval_hard_runtime"} <= set(hard)
-    assert len(easy) < 24
-
-
 def test_the_curve_shows_evaluations(tmp_path: Path) -> None:
     lines = [{"step": step, "reward": 0.5} for step in (1, 2, 3)]
     evaluations = [{"step": step, "eval_reward": 0.25, "eval_runtime": 1.0} for step in (1, 3)]
@@ -367,124 +236,6 @@ def test_a_checkpoint_loads_with_transformers(tmp_path: Path) -> None:
     assert tokens[0] != [
         row.traces[0].completion_ids for row in make_trainer(tmp_path, agent=model()).rollout(ROWS, seed=1)
     ]
-
-
-def scored(*rewards: float | None) -> list[Episode]:
-    """Episodes with these rewards; None stands for a failed episode."""
-    return [
-        Episode(
-            spec=EpisodeSpec(task=Task(id="a"), group="a@0", member=index),
-            stop=StopReason.FAILED if reward is None else StopReason.FINAL_ANSWER,
-            reward=reward,
-            reward_parts={"environment": reward},
-        )
-        for index, reward in enumerate(rewards)
-    ]
-
-
-def test_metrics_cover_the_episodes_of_all_processes() -> None:
-    parts = [scored(0.0, 1.0, 1.0), scored(None, None, 5.0)]
-    metrics = Metrics()
-    for part in parts:
-        for weight, values in weighted_metrics(part):
-            metrics.add(values | {"environment/high_max": 1.0 * weight}, weight=weight)
-    metrics.finish_step()
-    got, expected = metrics.flush(lambda lists: lists), episode_metrics([*parts[0], *parts[1]])
-    for name in ("reward", "reward_std", "rewards/environment/mean", "rewards/environment/std", "stop/failed"):
-        assert got[name] == pytest.approx(expected[name]), name
-    assert got["episodes/failed"] == 2
-    assert got["environment/high_max"] < 3  # a mean, although its name ends with max
-
-
-def called(member: int, *outcomes: str, reward: float = 1.0, **options: Any) -> Episode:
-    """An episode whose model called the tool `search` with these outcomes."""
-    calls = [
-        ToolCallRecord(name="search", call_id=str(index), outcome=outcome, seconds=1.0 + index)  # type: ignore[arg-type]
-        for index, outcome in enumerate(outcomes)
-    ]
-    schema: Any = {"type": "function", "function": {"name": "search"}}
-    turn = Turn(message={"role": "assistant"}, tool_calls=calls)
-    trace = TokenTrace(prompt_ids=[1])
-    trace.append_sampled([2] * (1 + member), [0.0] * (1 + member))
-    options = {"stop": StopReason.FINAL_ANSWER, "turns": [turn], "traces": [trace], "tools": [schema], **options}
-    spec = EpisodeSpec(task=Task(id="a"), group=f"{member // 3}@0", member=member)
-    return Episode(spec=spec, reward=reward, **options)
-
-
-def test_metrics_do_not_depend_on_how_episodes_are_cut_into_rounds() -> None:
-    """Each is the mean of the episodes, groups or calls that have it."""
-    first = [called(0, *["ok"] * 80, metrics={"acc": 0.0}), called(1, metrics={"acc": 0.0}), called(2)]
-    first[0].reward_parts = {"judge": 0.0}
-    others = [called(3, "exception", metrics={"acc": 1.0}), called(4, reward=0.0), called(6), called(7), called(9)]
-    others[0].reward_parts = {"judge": 1.0}
-    cut = [called(12 + index, stop=StopReason.MAX_TURNS) for index in range(3)]
-    rounds = [first, others, cut]
-    metrics = Metrics()
-    for part in rounds:
-        for weight, values in weighted_metrics(part):
-            metrics.add(values, weight=weight)
-        metrics.finish_step()
-    got, expected = metrics.flush(lambda lists: lists), episode_metrics([*first, *others, *cut])
-    assert got.keys() == expected.keys()
-    for name in expected.keys() - SUMS:
-        assert got[name] == pytest.approx(expected[name]), name
-    assert got["tools/failure_frequency"] == pytest.approx(1 / 81)
-    assert got["tools/search/calls"] == pytest.approx(81 / 11)
-    assert got["completions/min_terminated_length"] == 1
-
-
-def played(*successes: float | None, name: str = "") -> list[Episode]:
-    """Episodes of an environment with this metric `success`; None: they lack it."""
-    task = Task(id="a", row={"environment": name})
-    return [
-        Episode(
-            spec=EpisodeSpec(task=task, group="a@0", member=member),
-            stop=StopReason.FINAL_ANSWER,
-            metrics={} if success is None else {"success": success},
-        )
-        for member, success in enumerate(successes)
-    ]
-
-
-def test_a_missing_success_counts_as_zero_however_episodes_are_cut_into_rounds_and_processes() -> None:
-    [failed] = played(None)
-    failed.stop = StopReason.FAILED
-    rounds = [played(None, None, None), [failed], played(1.0, None), played(None, None, None)]
-    here, elsewhere = Metrics(), Metrics()
-    for metrics, part in zip([here, here, here, elsewhere], rounds, strict=True):
-        for weight, values in weighted_metrics(part):
-            metrics.add(values, weight=weight)
-        metrics.finish_step()
-    got = here.flush(lambda lists: [*lists, elsewhere.pending()])
-    assert got["environment/success"] == episode_metrics([*chain(*rounds)])["environment/success"] == 1 / 8
-    for weight, values in weighted_metrics(played(None)):  # the next log, in which no episode succeeded
-        here.add(values, weight=weight)
-    here.finish_step()
-    assert here.flush(lambda lists: lists)["environment/success"] == 0
-
-
-def test_a_missing_success_counts_as_zero_only_beside_one_of_the_same_environment() -> None:
-    episodes = [*played(1.0, None, name="sums"), *played(None, None, None, name="essays")]
-    metrics = episode_metrics(episodes, lambda episode: episode.spec.task.row["environment"])
-    assert metrics["environment/success"] == metrics["environments/sums/environment/success"] == 0.5
-    assert "environments/essays/environment/success" not in metrics
-
-
-def test_a_metric_that_some_episodes_lack_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    first, other = played(1.0, None, 1.0, name="sums"), played(None, name="essays")
-    first[0].metrics["answered"] = 1.0
-    for generation in (*first, *other):
-        generation.metrics["words"] = 3.0
-    metrics = Metrics()
-    for _ in range(3):
-        for weight, values in weighted_metrics([*first, *other], lambda episode: episode.spec.task.row["environment"]):
-            metrics.add(values, weight=weight)
-        metrics.finish_step()
-        metrics.flush(lambda lists: lists)
-    success, answered = sorted((record.getMessage() for record in caplog.records), key=lambda text: "answered" in text)
-    assert "1 of 3 episodes of the environment 'sums' have no metric 'success': they count as 0 in" in success
-    assert "2 of 3 episodes of the environment 'sums' have no metric 'answered'" in answered
-    assert "self.metrics['answered'] = 0.0 at reset" in answered
 
 
 class OnlySuccesses(Buttons):
@@ -524,36 +275,3 @@ def test_success_is_the_share_of_successes_in_logs_evaluations_and_on_the_consol
     assert "success 12.5%" in console.file.getvalue()  # type: ignore[attr-defined]
     [warning] = [record.getMessage() for record in caplog.records if "no metric" in record.getMessage()]
     assert "7 of 8 episodes have no metric 'success'" in warning
-
-
-class Blocks(Buttons):
-    """Waits in its tools until the terminal shows them."""
-
-    shown: Callable[[str], bool] = staticmethod(lambda text: True)
-
-    @tool(final=True)
-    async def left(self) -> str:  # type: ignore[override]
-        """Press the left button."""
-        await until(lambda: type(self).shown(" in tool left"))
-        self.reward = float(self.good == "left")
-        return "done"
-
-
-async def until(happens: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not happens():  # noqa: ASYNC110  (another thread writes)
-            await asyncio.sleep(0.01)
-
-
-def test_a_terminal_shows_where_the_episodes_are_and_the_latest_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = io.StringIO()
-    monkeypatch.setattr(Blocks, "shown", staticmethod(lambda text: text in terminal.getvalue()))
-    console = Console(force_terminal=True, width=160, file=terminal)
-    options: dict[str, Any] = {"eval_rows": ROWS[:1], "eval_strategy": "steps", "eval_steps": 1}
-    make_trainer(tmp_path, environment=Blocks(), callbacks=[RichProgress(console)], max_steps=2, **options).train()
-    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", terminal.getvalue())
-    assert re.search(r"\d of 8 episodes are over, .*\d in tool left", text)
-    assert re.search(r"evaluation at step 1  reward [\d.]+  pass@1 [\d.]+  ends final_answer \d+%", text)
-    assert re.search(r"reward -?\d\.\d{3}  .*ends \w+ \d+%", text)

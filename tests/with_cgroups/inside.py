@@ -1,4 +1,4 @@
-"""What `test_version_2.py` runs inside the machine, beside the usual tests of bubblewrap."""
+"""Tests that `test_version_2.py` runs inside the machine, beside the usual ones of bubblewrap."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def why_not() -> str:
 
 
 def run(command: list[str], *, user: str) -> tuple[int, str]:
-    """Run a command in the folder of this checkout in a new machine; return its exit code and what it wrote.
+    """Run a command in the folder of this checkout in a new machine; return its exit code and its output.
 
     Args:
         user: "root"; or an ordinary user, to whom systemd delegates control groups ("delegated") or not ("login").

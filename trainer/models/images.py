@@ -116,7 +116,7 @@ class ImageEncoder:
 
 
 def blank(width: int, height: int) -> Image:
-    """Return a black picture, to ask a processor what it makes of this size."""
+    """Return a black picture of this size, to see how many tokens a processor gives it."""
     return Image.of(np.zeros((height, width, 3), np.uint8))
 
 

@@ -159,22 +159,9 @@ def make_parts(
     with file_bars(shown=not args.disable_tqdm):
         reward_funcs = as_reward_functions(*rewards, args.device)
         added = Rewards(reward_funcs, args.reward_weights, timeout=args.reward_timeout)
-        model = load_model(
-            model,
-            args.model_init_kwargs,
-            peft_config,
-            gradient_checkpointing=args.gradient_checkpointing,
-            has_master_weights=has_master_weights(args),
-        )
+        model, tokenizer, images = _load(model, args, peft_config, processing_class)
     if not has_optimizer:
         warn_of_low_rate(model, args)
-    check_model_can_be_sharded(args, model)
-    tokenizer, images = load_processing(
-        model, processing_class, args.model_init_kwargs, max_image_pixels=args.max_image_pixels
-    )
-    check_images(args, images)
-    if args.freeze_vision:
-        freeze_vision(model)
     player = make_player(
         model,
         tokenizer,
@@ -200,6 +187,27 @@ def make_parts(
         train_dataset=given[0],
         schedule=schedule_of(args, () if given[0] is None else given[0]),
     )
+
+
+def _load(
+    name: str | PreTrainedModel, args: AgentConfig, peft_config: Any, processing_class: Processing | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, ImageEncoder | None]:
+    """Return the model, its tokenizer, and its encoder of images if it takes them."""
+    model = load_model(
+        name,
+        args.model_init_kwargs,
+        peft_config,
+        gradient_checkpointing=args.gradient_checkpointing,
+        has_master_weights=has_master_weights(args),
+    )
+    check_model_can_be_sharded(args, model)
+    tokenizer, images = load_processing(
+        model, processing_class, args.model_init_kwargs, max_image_pixels=args.max_image_pixels
+    )
+    check_images(args, images)
+    if args.freeze_vision:
+        freeze_vision(model)
+    return model, tokenizer, images
 
 
 def schedule_of(args: AgentConfig, rows: Rows | RowStream) -> Schedule:

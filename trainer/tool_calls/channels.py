@@ -84,7 +84,7 @@ def opened_by_prompt(prefix: str) -> str:
 
 
 Part = tuple[Literal["thinking", "content", "calls"], list[Any]]
-"""What one message adds to the answer."""
+"""The part of an answer that one message gives."""
 
 
 def tool_names(tools: Sequence[ToolSchema]) -> frozenset[str]:

@@ -161,7 +161,7 @@ class VLLMGenerator(Generator):
             adapter = load_adapter(engine, model) if sends_adapter else None
             if not engine.reset_prefix_cache():
                 raise RuntimeError("vLLM still holds a prefix that was computed with the old weights")
-            engine.reset_encoder_cache()  # what a vision tower made of pictures
+            engine.reset_encoder_cache()  # the features of pictures, by the old vision tower
             _synchronize()  # before the optimiser changes the weights that are being copied
             return adapter
 

@@ -187,7 +187,7 @@ class Server:
             )
 
     async def _check_pictures(self, images: ImageEncoder) -> None:
-        """Compare the backend of the pixels, and what two pictures become."""
+        """Compare the backend of the pixels, and the tokens of two pictures."""
         backend, sent = backend_of(images.processor), probe(images)
         if backend and self.image_backend and backend != self.image_backend:
             raise ConfigurationError(

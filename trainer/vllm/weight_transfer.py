@@ -99,7 +99,7 @@ class WeightTransfer:
                 )
             if not (await server.post("reset_prefix_cache", reset_running_requests="true"))["success"]:
                 return GenerationError(f"{server.url} still holds prefixes that were computed with the old weights")
-            await server.post("reset_encoder_cache")  # what a vision tower made of pictures
+            await server.post("reset_encoder_cache")  # the features of pictures, by the old vision tower
             await server.post("resume")
         except (ServerGoneError, GenerationError) as error:
             return error

@@ -6,7 +6,7 @@ let rewardRange;
 let part; // of the run that is looked at, in `run.parts`: the training's rounds, or the evaluations of a data set
 let recordedSteps; // of this part
 let placesOfStep; // step -> places of its episodes in this part
-let pullOfStep; // step -> the sum of what its episodes pull at the weights
+let pullOfStep; // step -> the sum of the pulls of its episodes
 const pictures = {}; // digest -> {uri, file}
 const chunks = new Map(); // number -> promise of its episodes
 const follows = document.body.dataset.follows === "yes";
